@@ -136,7 +136,10 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
 
 fn scan_tree(folder: &Path, bars: &Bars) -> Result<Scan> {
     if !folder.is_dir() {
-        return Err(Error::config(format!("{} is no folder: name one that holds a folder per class", folder.display())));
+        return Err(Error::config(format!(
+            "{} is no folder: name one that holds a folder per class",
+            folder.display()
+        )));
     }
     let spinner = bars.scanning();
     let found = scan(folder, || spinner.inc(1));

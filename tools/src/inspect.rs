@@ -3,4 +3,6 @@ use clap::Args;
 /// x
 #[derive(Debug, Args)]
 pub struct InspectArguments {}
-pub fn run(_: &InspectArguments) -> feedline_loader::Result<()> { Ok(()) }
+pub fn run(_: &InspectArguments) -> feedline_loader::Result<()> {
+    Ok(())
+}

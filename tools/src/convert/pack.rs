@@ -1,5 +1,6 @@
 //! Packing: in which order, into how many shards, and the loop that does it.
 
+use std::io;
 use std::path::Path;
 use std::thread;
 
@@ -8,7 +9,7 @@ use feedline_loader::{Error, Result};
 use serde::Serialize;
 
 use super::key::key_of;
-use super::magic::sniff;
+use super::magic::{ImageType, sniff};
 use super::read::{ReadAhead, Request, Shared};
 use super::scan::{Entry, LeftOut, Reason, Scan, Tally};
 use super::set::{ShardRecord, ShardSet};
@@ -172,7 +173,7 @@ pub fn pack(
     };
     let shared = Shared::new();
     thread::scope(|scope| {
-        let mut reader = ReadAhead::start(scope, &shared, READER_THREADS, sequence.len(), &request);
+        let mut reader = ReadAhead::start(scope, &shared, READER_THREADS, sequence.len(), request);
         // Each shard is synced while the next one is written.
         let (finished, to_sync) = bounded::<WrittenShard>(1);
         let syncing = scope.spawn(move || to_sync.into_iter().map(|shard| set.sync(shard)).collect::<Result<Vec<_>>>());
@@ -224,17 +225,14 @@ struct Packer<'set, F> {
 }
 
 impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
-    fn add(&mut self, entry: &Entry, data: std::io::Result<Vec<u8>>) -> Result<()> {
+    fn add(&mut self, entry: &Entry, data: io::Result<Vec<u8>>) -> Result<()> {
         let path = || entry.relative.display().to_string();
-        let left_out = &mut self.packed.left_out;
-        let data = match data {
-            Ok(data) if data.is_empty() => return Ok(left_out.add(Reason::Empty, path)),
-            Ok(data) => data,
-            Err(error) => return Ok(left_out.add(Reason::Unreadable, || format!("{}: {error}", path()))),
-        };
-        let Some(kind) = sniff(&data) else {
-            let start = data[..data.len().min(8)].escape_ascii().to_string();
-            return Ok(left_out.add(Reason::NotAnImage, || format!("{}: starts with \"{start}\"", path())));
+        let (data, kind) = match judge(data) {
+            Ok(image) => image,
+            Err((reason, detail)) => {
+                self.packed.left_out.add(reason, || path() + &detail);
+                return Ok(());
+            }
         };
         if !kind.agrees_with(&entry.relative) {
             let first = || Tally { count: 0, first: format!("{} is {}", path(), kind.extension) };
@@ -252,7 +250,8 @@ impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
 
     /// The shard that a sample of `bytes` goes to.
     fn writer_for(&mut self, bytes: u64) -> Result<&mut ShardWriter> {
-        if let Some(full) = self.writer.take_if(|writer| self.rule.is_full(writer.samples(), writer.bytes_with(bytes))) {
+        if let Some(full) = self.writer.take_if(|writer| self.rule.is_full(writer.samples(), writer.bytes_with(bytes)))
+        {
             self.hand_over(full)?;
         }
         if self.writer.is_none() {
@@ -270,7 +269,7 @@ impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
     fn hand_over(&self, writer: ShardWriter) -> Result<()> {
         match (self.finish)(writer.finish()?) {
             true => Ok(()),
-            false => Err(Error::system("sync a shard", std::io::Error::other("an earlier shard failed"))),
+            false => Err(Error::system("sync a shard", io::Error::other("an earlier shard failed"))),
         }
     }
 
@@ -286,8 +285,25 @@ impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
             self.packed.notices.push(format!("{} without a usable image keep their labels", counted(empty, "class")));
         }
         if self.large > 0 {
-            self.packed.notices.push(format!("{} larger than the shard size, alone in a shard", counted(self.large, "sample")));
+            self.packed
+                .notices
+                .push(format!("{} larger than the shard size, alone in a shard", counted(self.large, "sample")));
         }
         Ok(self.packed)
+    }
+}
+
+/// Whether what was read is an image; if not, why, and what the report adds to the path.
+fn judge(data: io::Result<Vec<u8>>) -> std::result::Result<(Vec<u8>, ImageType), (Reason, String)> {
+    match data {
+        Err(error) => Err((Reason::Unreadable, format!(": {error}"))),
+        Ok(data) if data.is_empty() => Err((Reason::Empty, String::new())),
+        Ok(data) => match sniff(&data) {
+            Some(kind) => Ok((data, kind)),
+            None => {
+                let start = data[..data.len().min(8)].escape_ascii();
+                Err((Reason::NotAnImage, format!(": starts with \"{start}\"")))
+            }
+        },
     }
 }

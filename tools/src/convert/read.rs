@@ -151,7 +151,7 @@ mod tests {
         let request = |place: usize| Request { path: folder.path().join(place.to_string()), bytes: sizes[place] };
         let shared = Shared::new();
         std::thread::scope(|scope| {
-            let mut reader = ReadAhead::start(scope, &shared, 4, sizes.len(), &request);
+            let mut reader = ReadAhead::start(scope, &shared, 4, sizes.len(), request);
             for (place, &size) in sizes.iter().enumerate() {
                 match reader.next(size) {
                     Ok(data) => assert_eq!(data, vec![place as u8; size as usize]),
@@ -168,7 +168,7 @@ mod tests {
         let request = |_: usize| Request { path: folder.path().join("a"), bytes: AHEAD_BYTES };
         let shared = Shared::new();
         std::thread::scope(|scope| {
-            let mut reader = ReadAhead::start(scope, &shared, 3, 1000, &request);
+            let mut reader = ReadAhead::start(scope, &shared, 3, 1000, request);
             assert_eq!(reader.next(AHEAD_BYTES).unwrap(), b"x");
         });
     }

@@ -204,11 +204,7 @@ fn walk_class(
 }
 
 /// A link that leads nowhere is one file less; a folder that cannot be read hides an unknown number, so it ends the run.
-fn judge_failed_step(
-    error: &walkdir::Error,
-    below: impl Fn(&Path) -> PathBuf,
-    left_out: &mut LeftOut,
-) -> Result<()> {
+fn judge_failed_step(error: &walkdir::Error, below: impl Fn(&Path) -> PathBuf, left_out: &mut LeftOut) -> Result<()> {
     let path = error.path().unwrap_or(Path::new("?"));
     if error.loop_ancestor().is_some() {
         left_out.add(Reason::Special, || below(path).display().to_string());
@@ -219,9 +215,10 @@ fn judge_failed_step(
         };
         left_out.add(reason, || format!("{}{cause}", below(path).display()));
     } else {
-        let cause = error.io_error().map_or_else(|| std::io::Error::other(error.to_string()), |cause| {
-            std::io::Error::new(cause.kind(), cause.to_string())
-        });
+        let cause = error.io_error().map_or_else(
+            || std::io::Error::other(error.to_string()),
+            |cause| std::io::Error::new(cause.kind(), cause.to_string()),
+        );
         return Err(Error::io("read", path, cause));
     }
     Ok(())
@@ -272,6 +269,7 @@ mod tests {
             ("b/2.jpg", b"x"),
             ("b/10.JPG", b"x"),
             ("b/sub/1.png", b"x"),
+            ("b/sub/deep/1.png", b"x"),
             ("b/sub-a/1.png", b"x"),
             ("a/1.webp", b"x"),
             ("a/1.tiff", b"x"),
@@ -286,8 +284,9 @@ mod tests {
                 ("a/1.webp", 0, KeyForm::Whole),
                 ("b/10.JPG", 1, KeyForm::Stem),
                 ("b/2.jpg", 1, KeyForm::Stem),
-                ("b/sub-a/1.png", 1, KeyForm::Stem),
                 ("b/sub/1.png", 1, KeyForm::Stem),
+                ("b/sub-a/1.png", 1, KeyForm::Stem),
+                ("b/sub/deep/1.png", 1, KeyForm::Stem),
             ]
         );
         assert_eq!(scan.left_out, LeftOut::default());

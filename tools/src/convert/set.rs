@@ -85,7 +85,8 @@ impl ShardSet {
     pub fn open(out: &Path, prefix: &str, source: &Path) -> Result<Self> {
         let made = !out.exists();
         fs::create_dir_all(out).map_err(|error| Error::io("create folder", out, error))?;
-        let inside = out.canonicalize().is_ok_and(|out| source.canonicalize().is_ok_and(|source| out.starts_with(source)));
+        let inside =
+            out.canonicalize().is_ok_and(|out| source.canonicalize().is_ok_and(|source| out.starts_with(source)));
         if inside {
             if made {
                 let _ = fs::remove_dir(out);
@@ -178,7 +179,8 @@ impl ShardSet {
     }
 
     fn refusal(&self, what: String) -> Error {
-        let message = format!("it holds {what}, and nothing is overwritten: choose another OUT or --prefix, or delete them");
+        let message =
+            format!("it holds {what}, and nothing is overwritten: choose another OUT or --prefix, or delete them");
         Error::io("write to", &self.out, io::Error::new(io::ErrorKind::AlreadyExists, message))
     }
 
