@@ -1,5 +1,6 @@
 //! `feedline serve`: the sidecar in the foreground. The service itself is the engine's; here are its arguments and its log.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,11 +8,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use feedline_loader::Result;
 use feedline_loader::read::ReaderChoice;
-use feedline_loader::serve::{ServeOptions, serve};
+use feedline_loader::serve::{ServeOptions, ServeReport, serve};
+use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::output::print_report;
+use crate::output::{counted, print_report};
 
 /// Run the sidecar: serve batches to training processes of this machine over a Unix socket.
 ///
@@ -34,7 +36,7 @@ pub struct ServeArguments {
     /// End when the last client is gone; log warnings only; announce readiness as JSON.
     #[arg(long)]
     private: bool,
-    /// Folder for index files [default: beside the shards, otherwise the user's cache folder].
+    /// Folder for index files [default: the user's cache folder].
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
     /// Serve only shards below DIR; may be given several times [default: whatever this user may read].
@@ -83,10 +85,24 @@ pub fn run(arguments: ServeArguments) -> Result<()> {
         allow_uids: arguments.allow_uids,
     };
     serve(options, |report| {
-        if let Err(error) = print_report(report, json) {
+        if let Err(error) = print_report(&Announcement(report), json) {
             tracing::warn!("nobody was told that the service is ready: {error}");
         }
     })
+}
+
+/// The one line that says that clients may come.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Announcement<'report>(&'report ServeReport);
+
+impl fmt::Display for Announcement<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServeReport { listening, metrics, workers, reader, .. } = self.0;
+        let threads = counted(u64::from(*workers), "decode thread");
+        write!(formatter, "serving on {}: {threads}, {reader}", listening.display())?;
+        metrics.map_or(Ok(()), |address| write!(formatter, "; metrics at http://{address}/metrics"))
+    }
 }
 
 fn log_to_stderr(default: LevelFilter) {

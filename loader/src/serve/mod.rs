@@ -28,21 +28,32 @@ pub struct ServeOptions {
     pub allow_uids: Vec<u32>,
 }
 
-/// What came up.
+/// What a sidecar is, once it listens.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServeReport {
-    /// The socket.
-    pub socket: PathBuf,
-}
-
-impl std::fmt::Display for ServeReport {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "serving on {}", self.socket.display())
-    }
+    /// Where it listens.
+    pub listening: PathBuf,
+    /// Where metrics are, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// Its process.
+    pub pid: u32,
+    /// Decode threads.
+    pub workers: u32,
+    /// How shards are read, and why so.
+    pub reader: String,
+    /// Its version.
+    pub version: &'static str,
 }
 
 /// Serves until it is told to stop.
 pub fn serve(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<()> {
-    ready(&ServeReport { socket: options.socket });
+    ready(&ServeReport {
+        listening: options.socket,
+        metrics: options.metrics,
+        pid: std::process::id(),
+        workers: options.workers.unwrap_or(1),
+        reader: "none".into(),
+        version: env!("CARGO_PKG_VERSION"),
+    });
     Ok(())
 }
