@@ -1,1 +1,3 @@
-//! Placeholder
+//! The service.
+
+pub mod protocol;
