@@ -1,1 +1,14 @@
-//! Placeholder
+//! The only raw calls: small safe wrappers, each about one thing of the kernel or of a C library.
+//!
+//! Wrappers return `io::Result`; what an error means to the user is said by the caller.
+
+pub mod cgroup;
+pub mod cores;
+pub mod epoll;
+pub mod eventfd;
+pub mod futex;
+pub mod memfd;
+pub mod memory;
+pub mod shared;
+pub mod sigbus;
+pub mod socket;
