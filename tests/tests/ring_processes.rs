@@ -101,16 +101,20 @@ impl Sidecar {
 
     /// Fills and publishes one batch with several threads; false when the client has something to say first.
     fn serve(&self, ticket: BatchTicket) -> bool {
+        let mut patience = Duration::ZERO;
         let slot = loop {
-            if let Some(slot) = self.ring.acquire().expect("a sound client") {
-                break slot;
-            }
+            // The socket first, or a client that discards what it no longer wants would be served that for ever; then
+            // the ring, after its edge has been taken.
             let mut spoken = false;
-            let due = self.freed.wait(PATIENCE, |key| spoken |= key == 1).expect("wait");
-            assert!(due > 0, "no slot came back: {:?}", self.ring.slots_by_state());
+            let due = self.freed.wait(patience, |key| spoken |= key == 1).expect("wait");
+            assert!(due > 0 || patience.is_zero(), "no slot came back: {:?}", self.ring.slots_by_state());
             if spoken {
                 return false;
             }
+            if let Some(slot) = self.ring.acquire().expect("a sound client") {
+                break slot;
+            }
+            patience = PATIENCE;
         };
         let rows = row_count(ticket);
         let remaining = AtomicU32::new(rows);
