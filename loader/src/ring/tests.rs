@@ -336,6 +336,63 @@ fn lost_pages_end_the_ring_and_nothing_else() {
     assert!(matches!(writer.acquire(), Err(RingFault::Memory { .. })));
 }
 
+/// Room of the small file system below: the ring of 4 slots and 64 KiB of control memory fit, not much more.
+const TMPFS_BYTES: u64 = 1 << 20;
+
+#[test]
+fn holes_that_nothing_can_fill_are_survived() {
+    let folder = tempfile::tempdir().expect("folder");
+    let test = std::env::current_exe().expect("this test");
+    let mounted = |unshare: &str| {
+        let script = format!("mount -t tmpfs -o size={TMPFS_BYTES} none \"$0\" && exec \"$@\"");
+        let name = "ring::tests::holes_in_a_full_tmpfs";
+        let mut command = std::process::Command::new("unshare");
+        command.args([unshare, "sh", "-c", &script]).arg(folder.path()).arg(&test);
+        command.args(["--exact", name, "--ignored", "--nocapture"]).env("FEEDLINE_TEST_TMPFS", folder.path()).output()
+    };
+    // As root in the container's own user namespace, else in a new one.
+    for unshare in ["-m", "-rm"] {
+        let Ok(output) = mounted(unshare) else { continue };
+        let words = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        if words.contains("running 1 test") {
+            assert!(output.status.success() && words.contains("faulted and lives"), "{words}");
+            return;
+        }
+    }
+    eprintln!("skipped: no small tmpfs can be mounted here (needs unshare and mount)");
+}
+
+#[test]
+#[ignore = "run by holes_that_nothing_can_fill_are_survived, with a small tmpfs"]
+fn holes_in_a_full_tmpfs() {
+    let folder = std::path::PathBuf::from(std::env::var_os("FEEDLINE_TEST_TMPFS").expect("a folder"));
+    let create = |name: &str| {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).open(folder.join(name)).expect("file")
+    };
+    let (payload, control, rest) = (create("payload"), create("control"), create("rest"));
+    let bytes = layout().slot_bytes * u64::from(SLOTS);
+    for (memory, bytes) in [(&payload, bytes), (&control, Control::bytes(SLOTS))] {
+        memory.set_len(bytes).expect("size");
+        memfd::reserve(memory.as_fd(), bytes).expect("fits");
+    }
+    let freed = eventfd::create().expect("eventfd");
+    let ring = RingWriter::over(&layout(), SLOTS, payload.as_fd(), control.as_fd(), freed).expect("map");
+    let slot = Arc::new(ring).acquire().expect("sound").expect("free");
+    // The client gives the slot's pages back to the system, and they are gone before the sidecar stores.
+    use rustix::fs::FallocateFlags;
+    rustix::fs::fallocate(&payload, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, layout().slot_bytes)
+        .expect("punch");
+    let mut offset = 0;
+    while rustix::fs::fallocate(&rest, FallocateFlags::empty(), offset, 4096).is_ok() {
+        offset += 4096;
+    }
+    slot.store(0, 0, &[1; 105]);
+    slot.publish(descriptor(1, 0, ROWS), Some(&vec![b' '; 9000]));
+    assert!(matches!(slot.ring().acquire(), Err(RingFault::Memory { pages: 3.. })));
+    println!("faulted and lives");
+}
+
 #[test]
 fn too_large_is_refused_with_the_sum() {
     let memory = MemoryReport {

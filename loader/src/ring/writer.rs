@@ -335,6 +335,11 @@ impl WritableSlot {
         SlotIndex(self.index)
     }
 
+    /// The ring that it belongs to.
+    pub fn ring(&self) -> &Arc<RingWriter> {
+        &self.ring
+    }
+
     /// What the slot looks like.
     pub fn layout(&self) -> &BatchLayout {
         &self.ring.layout
