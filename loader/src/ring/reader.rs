@@ -195,6 +195,14 @@ impl HeldSlot {
         Ok((self.place(place.offset, bytes), bytes as usize))
     }
 
+    /// Copies a field's rows, all that the batch has, into private memory of exactly their size.
+    pub fn copy_field(&self, field: usize, target: &mut [u8]) -> Result<()> {
+        let (_, bytes) = self.field(field)?;
+        assert!(target.len() == bytes, "field {field}: {} bytes for {bytes}", target.len());
+        self.copy_out(self.ring.layout.fields[field].offset, target);
+        Ok(())
+    }
+
     /// The key of a row; empty when it has none.
     pub fn key(&self, row: u32) -> Result<String> {
         self.ring.check_owner()?;

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 /// Seals that fix the size for ever: no mapping can lose its pages to a truncation.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -16,7 +17,12 @@ const RESERVE_BYTES: u64 = 64 << 20;
 ///
 /// Fails with the kernel's `ENOSPC` or `ENOMEM` when the pages are not to be had.
 pub fn create_reserved(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Hardened systems (vm.memfd_noexec = 2) want it said that nothing will be executed; before Linux 6.3 nobody knew.
+    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        created => created?,
+    };
     rustix::fs::ftruncate(&memory, bytes)?;
     reserve(memory.as_fd(), bytes)?;
     rustix::fs::fcntl_add_seals(&memory, SEALS)?;
