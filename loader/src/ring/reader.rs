@@ -120,6 +120,15 @@ impl RingReader {
         self.control.sidecar().events.load(Ordering::Acquire)
     }
 
+    /// Slots that hold a finished batch which nobody has taken yet.
+    pub fn slots_ready(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        let ready = |index: &u32| state::ready_generation(self.control.slot(*index).state.load(Ordering::Relaxed)).is_some();
+        (0..self.control.slot_count()).filter(ready).count() as u32
+    }
+
     /// Slots that this process has not yet given back.
     pub fn slots_held(&self) -> u32 {
         self.slots_held.load(Ordering::Relaxed)

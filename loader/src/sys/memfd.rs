@@ -29,6 +29,33 @@ pub fn create_reserved(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
+/// Makes a memfd that holds `bytes`, for a list that is too long for a message.
+pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let mut written = 0;
+    while written < bytes.len() {
+        written += rustix::io::retry_on_intr(|| rustix::io::pwrite(&memory, &bytes[written..], written as u64))?;
+    }
+    Ok(memory)
+}
+
+/// Copies the first `bytes` of a file that another process made, and may still change, into private memory.
+pub fn read_contents(memory: &OwnedFd, bytes: u64) -> io::Result<Vec<u8>> {
+    let found = u64::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
+    if found < bytes {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{found} bytes where {bytes} were announced")));
+    }
+    let mut contents = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
+    let mut read = 0;
+    while read < contents.len() {
+        match rustix::io::retry_on_intr(|| rustix::io::pread(memory, &mut contents[read..], read as u64))? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            count => read += count,
+        }
+    }
+    Ok(contents)
+}
+
 /// Allocates the first `bytes` of a file now, so that no later write to a mapping of it can fail for want of memory.
 pub fn reserve(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     let mut offset = 0;
