@@ -7,6 +7,7 @@ pub mod cores;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
+pub mod map;
 pub mod memfd;
 pub mod memory;
 pub mod shared;
