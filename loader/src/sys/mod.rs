@@ -2,6 +2,7 @@
 //!
 //! Wrappers return `io::Result`; what an error means to the user is said by the caller.
 
+pub mod arena;
 pub mod cgroup;
 pub mod cores;
 pub mod epoll;
@@ -12,3 +13,4 @@ pub mod memory;
 pub mod shared;
 pub mod sigbus;
 pub mod socket;
+pub mod uring;
