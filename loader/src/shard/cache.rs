@@ -24,7 +24,7 @@ pub(super) struct Cache {
 impl Cache {
     /// Uses `folder`, else the one that the environment names. Missing folders are made, for this user alone.
     pub(super) fn new(folder: Option<&Path>) -> Self {
-        let folder = folder.map(Path::to_owned).or_else(|| default_folder(|name| env::var_os(name).map(PathBuf::from)));
+        let folder = cache_folder(folder);
         let cache = Self { folder, failure: OnceLock::new() };
         match &cache.folder {
             Some(folder) => {
@@ -94,6 +94,11 @@ impl Cache {
         };
         self.failure.get_or_init(notice);
     }
+}
+
+/// The folder that is kept between runs: `chosen`, else the one that the environment names, if any.
+pub fn cache_folder(chosen: Option<&Path>) -> Option<PathBuf> {
+    chosen.map(Path::to_owned).or_else(|| default_folder(|name| env::var_os(name).map(PathBuf::from)))
 }
 
 /// FEEDLINE_CACHE, else the user's cache folder by the XDG rules.
