@@ -8,7 +8,6 @@ use feedline_loader::spec::JobSpec;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use crate::batch::{BatchInfo, Field};
 use crate::errors::{Place, named, to_python};
@@ -162,7 +161,7 @@ impl Stream {
     }
 
     /// The next batch as (info, fields), or None at the end of the epoch.
-    fn next<'py>(&self, py: Python<'py>, timeout_s: f64) -> PyResult<Option<(BatchInfo, Bound<'py, PyTuple>)>> {
+    fn next(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Option<(BatchInfo, Vec<Field>)>> {
         self.with(|inner| {
             let lease = match inner.waiting.take() {
                 Some(lease) => lease,
@@ -203,7 +202,7 @@ impl Stream {
 }
 
 impl Inner {
-    fn deliver<'py>(&mut self, py: Python<'py>, lease: Lease) -> PyResult<(BatchInfo, Bound<'py, PyTuple>)> {
+    fn deliver(&mut self, py: Python<'_>, lease: Lease) -> PyResult<(BatchInfo, Vec<Field>)> {
         let (slots_held, slot_count) = (self.stream.slots_held(), self.stream.info().slot_count);
         let delivery = Delivery::of(self.zero_copy, slots_held, slot_count);
         if delivery == Delivery::Refused {
@@ -236,7 +235,7 @@ impl Inner {
             .collect();
         let is_borrowed = delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
         let info = BatchInfo::new(lease, is_borrowed, delivery == Delivery::Copied { is_overflow: true })?;
-        Ok((info, PyTuple::new(py, fields)?))
+        Ok((info, fields))
     }
 }
 

@@ -200,7 +200,7 @@ def _is_torch(tensor: Any) -> bool:
 def _has_cuda() -> bool:
     import torch
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ._native import Field
+from typing import Any
 
 #: Makes one field's tensor from its buffer.
-Maker = Callable[["Field"], Any]
+Maker = Callable[[Any], Any]
 
 
 def framework() -> str:
