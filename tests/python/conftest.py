@@ -111,10 +111,12 @@ def load(shards, **options):
     return feedline.Loader(shards, **{"batch_size": 8, "shuffle": True, "seed": 5, "fields": FIELDS, "timeout": 60, **options})
 """
 
-    def __init__(self, code: str, *argv: str, env: dict[str, str] | None = None) -> None:
+    def __init__(self, code: str, *argv: str, is_bare: bool = False, env: dict[str, str] | None = None) -> None:
         command = [sys.executable, "-c", self.PRELUDE + code, *argv]
-        environment = {**os.environ, **(env or {})}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        base = {} if is_bare else os.environ
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**base, **(env or {})}, cwd="/"
+        )
 
     def hear(self) -> list[Any]:
         """The next line that the script says."""
@@ -137,8 +139,8 @@ def script() -> Iterator[Callable[..., Script]]:
     """Starts scripts; they are killed at the end of the test."""
     started: list[Script] = []
 
-    def start(code: str, *argv: str, env: dict[str, str] | None = None) -> Script:
-        started.append(Script(code, *argv, env=env))
+    def start(code: str, *argv: str, **options: Any) -> Script:
+        started.append(Script(code, *argv, **options))
         return started[-1]
 
     yield start
