@@ -1,1 +1,170 @@
-//! Placeholder
+//! The data path: streams in, finished batches in their rings out.
+//!
+//! Read it in this order:
+//! - [`Stream`]: one job at one rank: dataset, plan, fields, ring;
+//! - [`feeder`](self): one thread opens batches on free slots and reads the bytes of their rows, in plan order, the
+//!   stream with the emptiest ring first;
+//! - [`worker`](self): a pool of threads turns a row's bytes into pixels and stores them at the row's place;
+//! - [`OpenBatch`](self): counts its rows; the worker that stores the last one publishes the slot.
+//!
+//! Between feeder and workers lies one queue of fixed capacity, and rows know their place, so nothing is ordered,
+//! collated or copied afterwards. Per row there is no lock; a batch and a fault may allocate.
+
+mod cursor;
+mod faults;
+mod feeder;
+mod files;
+mod open_batch;
+mod row;
+mod stream;
+mod worker;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Sender;
+
+pub use faults::{FaultLedger, FaultTotals};
+pub use stream::{Stream, StreamEvent, StreamEvents, StreamOptions};
+
+use crate::error::{Error, Result};
+use crate::read::{Arena, ReaderChoice, open_reader};
+use crate::sys::eventfd;
+use crate::telemetry::StageState;
+use feeder::{Command, Feeder};
+
+/// Reads that may be in flight at once. Enough to keep an NVMe disk busy; a page cache needs fewer.
+const QUEUE_DEPTH: u32 = 64;
+
+/// Memory for bytes between read and decode.
+const ARENA_BYTES: usize = 32 << 20;
+
+/// Rows that may wait for a worker, for each worker: enough that a worker never waits for the feeder's turn.
+const QUEUED_ROWS_PER_WORKER: u32 = 16;
+
+/// What a pipeline is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct PipelineOptions {
+    /// Decode threads, at least 1.
+    pub workers: u32,
+    /// How shards are read.
+    pub reader: ReaderChoice,
+}
+
+/// The threads that all streams share. Dropping it ends them; open streams then get nothing more.
+#[derive(Debug)]
+pub struct Pipeline {
+    commands: Sender<Command>,
+    waker: Arc<Waker>,
+    stages: Arc<StageState>,
+    reader: String,
+    feeder: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Pipeline {
+    /// Starts the threads.
+    pub fn start(options: PipelineOptions) -> Result<Self> {
+        let workers = options.workers.max(1);
+        let waker = Arc::new(Waker::new()?);
+        let stages = Arc::new(StageState::new(workers));
+        let arena = Arena::new(ARENA_BYTES)?;
+        let reader = open_reader(options.reader, &arena, QUEUE_DEPTH)?;
+        let reader_words = reader.describe().to_string();
+
+        let (commands, received) = crossbeam_channel::unbounded();
+        let queue_rows = workers * QUEUED_ROWS_PER_WORKER;
+        let (work, queue) = crossbeam_channel::bounded(queue_rows as usize);
+        let threads = (0..workers)
+            .map(|number| {
+                let worker = worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
+                spawn(format!("feedline-work{number}"), move || worker.run())
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let feeder = Feeder::new(reader, arena, received, work, waker.clone(), stages.clone(), queue_rows)?;
+        let feeder = spawn("feedline-feeder".to_owned(), move || feeder.run())?;
+        Ok(Self { commands, waker, stages, reader: reader_words, feeder: Some(feeder), workers: threads })
+    }
+
+    /// Begins to fill `stream`'s ring, from the start of epoch 0.
+    pub fn add(&self, stream: Arc<Stream>) {
+        self.command(Command::Add(stream));
+    }
+
+    /// Fills from `position` of `epoch` on, as `generation`; older batches are void.
+    pub fn seek(&self, stream: &Arc<Stream>, generation: u32, epoch: u64, position: u64) {
+        self.command(Command::Seek { stream: stream.id(), generation, epoch, position });
+    }
+
+    /// Ends `stream`: its rows in flight are finished and thrown away, then its ring is unmapped.
+    pub fn remove(&self, stream: &Arc<Stream>) {
+        stream.stop();
+        self.command(Command::Remove(stream.id()));
+    }
+
+    /// The state of the stages.
+    pub fn stages(&self) -> &Arc<StageState> {
+        &self.stages
+    }
+
+    /// How shards are read, and why so.
+    pub fn reader(&self) -> &str {
+        &self.reader
+    }
+
+    fn command(&self, command: Command) {
+        // The feeder is gone only while the process ends.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        self.command(Command::Shutdown);
+        // The feeder ends first: it drops the queue's only sender, which ends the workers.
+        if let Some(feeder) = self.feeder.take() {
+            let _ = feeder.join();
+        }
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name).spawn(body).map_err(|source| Error::system("start a thread", source))
+}
+
+/// Wakes the feeder from any thread; wakes that come before it looks are one.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    event: OwnedFd,
+    pending: AtomicBool,
+}
+
+impl Waker {
+    fn new() -> Result<Self> {
+        let event = eventfd::create().map_err(|source| Error::system("make an eventfd", source))?;
+        Ok(Self { event, pending: AtomicBool::new(false) })
+    }
+
+    /// Makes the feeder look at its commands, slots and queues.
+    pub(crate) fn wake(&self) {
+        // AcqRel: what this thread did before is seen by the feeder, whose `clear` reads the flag.
+        if !self.pending.swap(true, Ordering::AcqRel) {
+            let _ = eventfd::signal(self.event.as_fd());
+        }
+    }
+
+    /// The feeder looks now.
+    fn clear(&self) -> io::Result<()> {
+        eventfd::clear(self.event.as_fd())?;
+        // After the descriptor: a wake in between signals again.
+        self.pending.store(false, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,1 +1,20 @@
-//! Placeholder
+//! The only raw calls: small safe wrappers, each about one thing of the kernel or of a C library.
+//!
+//! Wrappers return `io::Result`; what an error means to the user is said by the caller.
+
+pub mod arena;
+pub mod cgroup;
+pub mod cores;
+pub mod epoll;
+pub mod eventfd;
+pub mod futex;
+pub mod jpeg;
+pub mod map;
+pub mod memfd;
+pub mod memory;
+pub mod shared;
+pub mod sigbus;
+#[cfg(target_arch = "x86_64")]
+pub mod simd_resize;
+pub mod socket;
+pub mod uring;

@@ -1,0 +1,75 @@
+//! A borrowed batch.
+
+use std::ptr::NonNull;
+
+use crate::error::{Error, FaultReport, Result};
+use crate::ring::{BatchDescriptor, HeldSlot};
+
+/// One batch in shared memory; dropping it gives the slot back to the sidecar.
+#[derive(Debug)]
+pub struct Lease {
+    slot: HeldSlot,
+    descriptor: BatchDescriptor,
+}
+
+impl Lease {
+    pub(super) fn new(slot: HeldSlot) -> Self {
+        let descriptor = slot.descriptor();
+        Self { slot, descriptor }
+    }
+
+    /// Rows of the batch.
+    pub fn rows(&self) -> u32 {
+        self.descriptor.row_count
+    }
+
+    /// Epoch that it belongs to.
+    pub fn epoch(&self) -> u64 {
+        self.descriptor.epoch
+    }
+
+    /// Its number among this rank's batches since the epoch's start, or since the position resumed from.
+    pub fn batch(&self) -> u64 {
+        self.descriptor.batch_index
+    }
+
+    /// Global position of its first row.
+    pub fn position(&self) -> u64 {
+        self.descriptor.first_position
+    }
+
+    /// Global position after the whole global batch: where to resume when this batch is consumed.
+    pub fn end_position(&self) -> u64 {
+        self.descriptor.end_position
+    }
+
+    /// Where field `index` starts and how many bytes [`Lease::rows`] rows of it take. The memory is shared with the
+    /// sidecar and valid while this lease lives.
+    pub fn field(&self, index: usize) -> Result<(NonNull<u8>, usize)> {
+        self.slot.field(index)
+    }
+
+    /// The sample keys, row by row.
+    pub fn keys(&self) -> Result<Vec<String>> {
+        (0..self.rows()).map(|row| self.slot.key(row)).collect()
+    }
+
+    /// Whether each row counts; rows that pad the last batch do not.
+    pub fn valid(&self) -> Result<Vec<bool>> {
+        (0..self.rows()).map(|row| self.slot.valid(row)).collect()
+    }
+
+    /// How many of its samples could not be used; their rows hold substitutes.
+    pub fn fault_count(&self) -> u32 {
+        self.descriptor.fault_count
+    }
+
+    /// The samples that could not be used. When the list does not fit the slot, it holds the first of them.
+    pub fn report(&self) -> Result<Vec<FaultReport>> {
+        let json = self.slot.report()?;
+        if json.is_empty() {
+            return Ok(Vec::new());
+        }
+        serde_json::from_slice(&json).map_err(|error| Error::protocol(format!("a batch's report is no JSON: {error}")))
+    }
+}

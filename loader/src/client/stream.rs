@@ -1,0 +1,291 @@
+//! A stream of batches from one sidecar.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::connection::{Connection, unexpected};
+use super::{Lease, Poll, WAIT_SLICE, Waiting};
+use crate::error::{Error, Result};
+use crate::ring::{BatchStatus, BatchTicket, HeldSlot, RingDescriptors, RingReader};
+use crate::serve::protocol::{ClientMessage, ServerMessage, StreamInfo};
+use crate::spec::JobSpec;
+use crate::sys::memfd;
+use crate::telemetry::{ClientFigures, StreamFigures, Summary};
+
+/// Lists that are too long for the job spec; they travel as memory.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Attachments<'a> {
+    /// Sample numbers of a subset, in the order in which an unshuffled epoch takes them.
+    pub indices: Option<&'a [u64]>,
+    /// One weight a sample; an epoch then draws with replacement.
+    pub weights: Option<&'a [f64]>,
+}
+
+/// An open stream: one ring, one rank, epoch after epoch.
+#[derive(Debug)]
+pub struct Stream {
+    connection: Connection,
+    ring: Arc<RingReader>,
+    info: StreamInfo,
+    cursor: Cursor,
+    window: Window,
+    failure: Option<(crate::error::ErrorKind, String)>,
+    /// The process that opened it: a forked child may not use it.
+    pid: u32,
+}
+
+/// Where the stream stands.
+#[derive(Debug)]
+struct Cursor {
+    generation: u32,
+    /// Number of the next batch since the last seek, over all epochs.
+    sequence: u64,
+    epoch: u64,
+    /// Global position that a resume of this epoch would start from.
+    position: u64,
+    /// Number of the next batch of this epoch.
+    batch: u64,
+    /// Batches of this epoch from where it was started.
+    batches: u64,
+}
+
+/// What is measured since the last summary.
+#[derive(Debug)]
+struct Window {
+    started: Instant,
+    client: ClientFigures,
+    base: StreamFigures,
+}
+
+impl Stream {
+    /// Opens a stream at the sidecar that listens at `socket`, for `spec`. It stands at the start of epoch 0.
+    ///
+    /// # Errors
+    /// [`Error::SidecarExit`] where none listens; [`Error::Remote`] with the sidecar's words when the job cannot be;
+    /// [`Error::Stalled`] after `timeout` without progress of the index.
+    pub fn open(
+        socket: &Path,
+        spec: &JobSpec,
+        attachments: Attachments<'_>,
+        timeout: Duration,
+        poll: &mut Poll<'_>,
+    ) -> Result<Self> {
+        spec.check()?;
+        let mut connection = Connection::open(socket, timeout, poll)?;
+        let mut descriptors = Vec::new();
+        let indices = attach(&mut descriptors, attachments.indices.map(|list| list.iter().map(|index| index.to_le_bytes())))?;
+        let weights = attach(&mut descriptors, attachments.weights.map(|list| list.iter().map(|weight| weight.to_le_bytes())))?;
+        connection.send(&ClientMessage::Open { spec: Box::new(spec.clone()), indices, weights }, &descriptors)?;
+        let info = wait_opened(&mut connection, timeout, poll)?;
+        let ring = RingReader::map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
+        let cursor = Cursor { generation: 0, sequence: 0, epoch: 0, position: 0, batch: 0, batches: info.batches_per_epoch };
+        let window = Window { started: Instant::now(), client: ClientFigures::default(), base: StreamFigures::default() };
+        Ok(Self { connection, ring, info, cursor, window, failure: None, pid: std::process::id() })
+    }
+
+    /// What the sidecar said of the stream.
+    pub fn info(&self) -> &StreamInfo {
+        &self.info
+    }
+
+    /// Epoch and global position that a resume would start from.
+    pub fn position(&self) -> (u64, u64) {
+        (self.cursor.epoch, self.cursor.position)
+    }
+
+    /// Slots that tensors of this process hold.
+    pub fn slots_held(&self) -> u32 {
+        self.ring.slots_held()
+    }
+
+    /// Delivers `epoch` from global `position` on. Nothing is sent when the stream already stands there, so that
+    /// batches which were prefetched across the border of an epoch are used.
+    pub fn seek(&mut self, epoch: u64, position: u64) -> Result<()> {
+        self.check_process()?;
+        if position > self.info.epoch_positions {
+            return Err(Error::config(format!(
+                "position {position} is past the end of an epoch of {} samples",
+                self.info.epoch_positions
+            )));
+        }
+        if self.cursor.epoch == epoch && self.cursor.position == position {
+            return Ok(());
+        }
+        let generation = self.cursor.generation.checked_add(1).ok_or_else(|| Error::config("too many seeks of one stream"))?;
+        self.connection.send(&ClientMessage::Seek { generation, epoch, position }, &[])?;
+        let batches = self.info.batches_from(position);
+        self.cursor = Cursor { generation, sequence: 0, epoch, position, batch: 0, batches };
+        Ok(())
+    }
+
+    /// Borrows the next batch; `None` at the end of the epoch, after which the next call starts the following one.
+    ///
+    /// # Errors
+    /// [`Error::Stalled`] after `timeout` without a batch, [`Error::SidecarExit`] when the sidecar is gone,
+    /// [`Error::Sample`] when the batch holds a bad sample and the job's rule is to raise (the batch is then
+    /// consumed), [`Error::Remote`] when the stream failed as a whole.
+    pub fn next(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<Option<Lease>> {
+        self.check_process()?;
+        if self.cursor.batch == self.cursor.batches {
+            self.start_following_epoch();
+            return Ok(None);
+        }
+        let slot = match self.ring.take(self.ticket()?)? {
+            Some(slot) => slot,
+            None => self.wait_slot(timeout, poll)?,
+        };
+        let failed = slot.descriptor().status == BatchStatus::Failed;
+        let lease = Lease::new(slot);
+        self.cursor.sequence += 1;
+        self.cursor.batch += 1;
+        self.cursor.position = lease.end_position();
+        if failed {
+            let report = lease.report()?.into_iter().next().ok_or_else(|| Error::protocol("a failed batch gives no reason"))?;
+            return Err(Error::Sample { report });
+        }
+        self.window.client.batches += 1;
+        self.window.client.rows += u64::from(lease.rows());
+        Ok(Some(lease))
+    }
+
+    /// What was measured since the last summary, judged; starts the next window.
+    pub fn summary(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<Summary> {
+        self.check_process()?;
+        self.connection.send(&ClientMessage::Figures, &[])?;
+        let figures = match self.connection.wait(timeout, poll, &Waiting::Figures)? {
+            ServerMessage::Figures { figures } => *figures,
+            other => return Err(unexpected(other, "figures")),
+        };
+        let now = Instant::now();
+        let wall_s = now.duration_since(self.window.started).as_secs_f64();
+        let client = ClientFigures { wall_s, ..self.window.client };
+        let summary = Summary::new(client, figures.since(&self.window.base));
+        self.window = Window { started: now, client: ClientFigures::default(), base: figures };
+        Ok(summary)
+    }
+
+    /// Starts a window of measurement now, so that time before an epoch does not count as part of it.
+    pub fn start_window(&mut self) {
+        self.window.started = Instant::now();
+        self.window.client = ClientFigures::default();
+    }
+
+    fn start_following_epoch(&mut self) {
+        let cursor = &mut self.cursor;
+        cursor.epoch += 1;
+        cursor.position = 0;
+        cursor.batch = 0;
+        cursor.batches = self.info.batches_per_epoch;
+    }
+
+    /// The slow path of [`Stream::next`]: nothing was ready.
+    fn wait_slot(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<HeldSlot> {
+        let started = Instant::now();
+        let taken = self.wait_slot_until(started, timeout, poll);
+        let waited_s = started.elapsed().as_secs_f64();
+        self.window.client.waited_s += waited_s;
+        if self.window.client.batches == 0 {
+            self.window.client.first_batch_s = waited_s;
+        }
+        taken
+    }
+
+    fn wait_slot_until(&mut self, started: Instant, timeout: Duration, poll: &mut Poll<'_>) -> Result<HeldSlot> {
+        loop {
+            let signal = self.ring.signal();
+            if let Some(slot) = self.ring.take(self.ticket()?)? {
+                return Ok(slot);
+            }
+            self.check_failure()?;
+            let waited = started.elapsed();
+            let waiting = self.waiting();
+            if waited > timeout {
+                return Err(Error::Stalled {
+                    message: format!("no batch within {:.1} s; waited for {waiting}", waited.as_secs_f64()),
+                });
+            }
+            poll(&waiting, waited)?;
+            self.ring.wait(signal, WAIT_SLICE)?;
+        }
+    }
+
+    fn ticket(&self) -> Result<BatchTicket> {
+        BatchTicket::new(self.cursor.generation, self.cursor.sequence)
+    }
+
+    fn waiting(&self) -> Waiting {
+        Waiting::Batch {
+            epoch: self.cursor.epoch,
+            batch: self.cursor.batch,
+            slots_ready: self.ring.slots_ready(),
+            slots_held: self.ring.slots_held(),
+            slot_count: self.info.slot_count,
+        }
+    }
+
+    /// Turns what arrived on the socket into errors: the stream's failure, or the sidecar's death.
+    fn check_failure(&mut self) -> Result<()> {
+        if self.failure.is_none() {
+            match self.connection.try_receive() {
+                Ok(None) => return Ok(()),
+                Ok(Some(ServerMessage::Failed { kind, message })) => self.failure = Some((kind, message)),
+                Ok(Some(other)) => return Err(unexpected(other, "nothing")),
+                Err(Error::SidecarExit { message }) => {
+                    let (epoch, position) = self.position();
+                    let message = format!("{message}; resume at epoch {epoch}, position {position} (global samples)");
+                    return Err(Error::SidecarExit { message });
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        let (kind, message) = self.failure.clone().expect("set above");
+        Err(Error::Remote { kind, message })
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.pid {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "this stream belongs to process {}, and this is its forked child {}: start a new iteration here",
+            self.pid,
+            std::process::id()
+        )))
+    }
+}
+
+/// Writes a list into a memfd that travels with the request; the count of its entries.
+fn attach<const N: usize>(
+    descriptors: &mut Vec<OwnedFd>,
+    list: Option<impl ExactSizeIterator<Item = [u8; N]>>,
+) -> Result<Option<u64>> {
+    let Some(list) = list else { return Ok(None) };
+    let count = list.len() as u64;
+    let bytes: Vec<u8> = list.flatten().collect();
+    descriptors.push(memfd::with_contents("feedline-list", &bytes).map_err(|source| Error::system("attach a list", source))?);
+    Ok(Some(count))
+}
+
+/// Waits for the stream to be open. Progress of the index starts the time-out anew.
+fn wait_opened(connection: &mut Connection, timeout: Duration, poll: &mut Poll<'_>) -> Result<StreamInfo> {
+    let mut waiting = Waiting::Index { shards_done: 0, shards_total: 0, samples: 0 };
+    loop {
+        match connection.wait(timeout, poll, &waiting)? {
+            ServerMessage::Opened { info } => return Ok(*info),
+            ServerMessage::Indexing { shards_done, shards_total, samples } => {
+                waiting = Waiting::Index { shards_done, shards_total, samples };
+            }
+            other => return Err(unexpected(other, "an open stream")),
+        }
+    }
+}
+
+fn descriptors_of(connection: &mut Connection) -> Result<RingDescriptors> {
+    let received = connection.take_descriptors();
+    let count = received.len();
+    let [payload, control, freed] = <[OwnedFd; 3]>::try_from(received)
+        .map_err(|_| Error::protocol(format!("an open stream comes with 3 descriptors, got {count}")))?;
+    Ok(RingDescriptors { payload, control, freed })
+}

@@ -1,0 +1,118 @@
+//! Where the feeder stands in a stream: the batch that is open and the row that comes next.
+
+use std::sync::Arc;
+
+use super::open_batch::{BatchPlace, OpenBatch};
+use super::{Stream, Waker};
+use crate::error::{Error, Result};
+use crate::plan::EpochPlan;
+use crate::ring::BatchTicket;
+
+/// The feeder's place in one stream.
+#[derive(Debug)]
+pub(super) struct Cursor {
+    stream: Arc<Stream>,
+    generation: u32,
+    epoch: u64,
+    plan: EpochPlan,
+    /// Number of the next batch to open, in the epoch and since the seek.
+    batch_index: u64,
+    sequence: u64,
+    open: Option<(Arc<OpenBatch>, u32)>,
+    last_served: u64,
+}
+
+/// What [`Cursor::next_row`] found.
+pub(super) enum NextRow {
+    /// A row to read.
+    Row {
+        /// Its batch.
+        batch: Arc<OpenBatch>,
+        /// Its number in it.
+        row: u32,
+    },
+    /// No slot is free.
+    NoSlot,
+    /// The client broke its ring.
+    Failed(Error),
+}
+
+impl Cursor {
+    /// At the start of epoch 0.
+    pub(super) fn new(stream: Arc<Stream>) -> Result<Self> {
+        let plan = stream.plan().epoch(0, 0)?;
+        Ok(Self { stream, generation: 0, epoch: 0, plan, batch_index: 0, sequence: 0, open: None, last_served: 0 })
+    }
+
+    pub(super) fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// A row can be handed out without a free slot.
+    pub(super) fn has_open_batch(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Rows handed out when this stream was served last: smaller is longer ago, among streams of equal speed.
+    pub(super) fn last_served(&self) -> u64 {
+        self.last_served
+    }
+
+    /// Goes to `position` of `epoch`. What was opened before is void.
+    pub(super) fn seek(&mut self, generation: u32, epoch: u64, position: u64) -> Result<()> {
+        if generation <= self.generation {
+            return Err(Error::protocol(format!("generation {generation} comes after {}", self.generation)));
+        }
+        self.plan = self.stream.plan().epoch(epoch, position)?;
+        self.generation = generation;
+        self.epoch = epoch;
+        self.batch_index = 0;
+        self.sequence = 0;
+        self.stream.set_generation(generation);
+        self.open = None;
+        self.stream.ring().reclaim_ready(generation);
+        Ok(())
+    }
+
+    /// The next row in plan order, opening a batch where needed.
+    pub(super) fn next_row(&mut self, waker: &Arc<Waker>) -> NextRow {
+        if self.open.is_none() {
+            match self.open_batch(waker) {
+                Ok(Some(batch)) => self.open = Some((batch, 0)),
+                Ok(None) => return NextRow::NoSlot,
+                Err(error) => return NextRow::Failed(error),
+            }
+        }
+        let (batch, row) = self.open.take().expect("opened above");
+        if row + 1 < batch.plan.row_count {
+            self.open = Some((batch.clone(), row + 1));
+        }
+        self.last_served += 1;
+        NextRow::Row { batch, row }
+    }
+
+    /// Takes back the row that [`Cursor::next_row`] gave last.
+    pub(super) fn put_back(&mut self, batch: Arc<OpenBatch>, row: u32) {
+        self.open = Some((batch, row));
+    }
+
+    fn open_batch(&mut self, waker: &Arc<Waker>) -> Result<Option<Arc<OpenBatch>>> {
+        let acquired = self.stream.ring().acquire();
+        let slot = acquired.map_err(|fault| Error::protocol(format!("the client broke its ring: {fault}")))?;
+        let Some(slot) = slot else { return Ok(None) };
+        while self.batch_index == self.plan.batch_count() {
+            self.epoch += 1;
+            self.batch_index = 0;
+            self.plan = self.stream.plan().epoch(self.epoch, 0)?;
+        }
+        let place = BatchPlace {
+            ticket: BatchTicket::new(self.generation, self.sequence)?,
+            epoch: self.epoch,
+            batch_index: self.batch_index,
+        };
+        let plan = self.plan.batch(self.batch_index);
+        self.batch_index += 1;
+        self.sequence += 1;
+        Ok(Some(Arc::new(OpenBatch::new(self.stream.clone(), slot, plan, place, waker.clone()))))
+    }
+}

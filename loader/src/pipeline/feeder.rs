@@ -1,0 +1,384 @@
+//! The feeder thread: opens batches on free slots, reads the bytes of their rows, hands them to the workers.
+//!
+//! It sleeps in one place, [`Reader::wait`], and is woken by finished reads, by clients that give slots back, by
+//! workers that made room while it was starved, and by commands.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+
+use super::cursor::{Cursor, NextRow};
+use super::files::FileTable;
+use super::open_batch::OpenBatch;
+use super::row::{PARTS_MAX, Part, Parts, RowWork, spans};
+use super::stream::{Stream, StreamId};
+use super::Waker;
+use crate::error::{Error, Result};
+use crate::plan::SampleId;
+use crate::read::{Arena, Completion, ReadBuffer, ReadRequest, Reader};
+use crate::shard::ByteRange;
+use crate::sys::epoll::{Epoll, Trigger};
+use crate::telemetry::StageState;
+
+/// Rows of one stream that are read before the next stream is considered.
+const RUN_ROWS: u32 = 8;
+
+/// Longest sleep: a wake that got lost costs no more than this.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+
+/// Key of the waker in the epoll set; streams use their numbers, which start at 1.
+const WAKER_KEY: u64 = 0;
+
+/// Most fields of a job, as the job spec allows.
+const FIELDS_MAX: usize = 32;
+
+/// What the other threads ask of the feeder.
+#[derive(Debug)]
+pub(super) enum Command {
+    Add(Arc<Stream>),
+    Seek { stream: StreamId, generation: u32, epoch: u64, position: u64 },
+    Remove(StreamId),
+    Retry(Retry),
+    Shutdown,
+}
+
+/// A row whose sample was bad, for which a substitute is to be read.
+#[derive(Debug)]
+pub(super) struct Retry {
+    pub(super) batch: Arc<OpenBatch>,
+    pub(super) row: u32,
+    pub(super) attempt: u32,
+}
+
+/// A row with reads in flight.
+struct Pending {
+    work: RowWork,
+    shard: u32,
+    reads_left: u8,
+    offsets: [u64; PARTS_MAX],
+    started: Instant,
+}
+
+/// Why no more rows are read at the moment.
+#[derive(Debug, PartialEq, Eq)]
+enum Pause {
+    /// Nothing to read: no stream has a free slot.
+    Idle,
+    /// The queue to the workers, the reader or the arena is full.
+    Full,
+}
+
+pub(super) struct Feeder {
+    reader: Box<dyn Reader>,
+    arena: Arena,
+    commands: Receiver<Command>,
+    work: Sender<RowWork>,
+    waker: Arc<Waker>,
+    stages: Arc<StageState>,
+    epoll: Epoll,
+    files: FileTable,
+    cursors: Vec<Cursor>,
+    retries: VecDeque<Retry>,
+    pending: Vec<Option<Pending>>,
+    vacant: Vec<usize>,
+    /// Rows that may be between submission and a worker: pending and queued together.
+    queue_rows: u32,
+    running: bool,
+}
+
+impl Feeder {
+    pub(super) fn new(
+        reader: Box<dyn Reader>,
+        arena: Arena,
+        commands: Receiver<Command>,
+        work: Sender<RowWork>,
+        waker: Arc<Waker>,
+        stages: Arc<StageState>,
+        queue_rows: u32,
+    ) -> Result<Self> {
+        let watch = || -> std::io::Result<Epoll> {
+            let epoll = Epoll::new()?;
+            epoll.add(waker.event.as_fd(), WAKER_KEY, Trigger::Level)?;
+            Ok(epoll)
+        };
+        let epoll = watch().map_err(|source| Error::system("watch the feeder's wake signal", source))?;
+        let rows = queue_rows as usize;
+        Ok(Self {
+            reader,
+            arena,
+            commands,
+            work,
+            waker,
+            stages,
+            epoll,
+            files: FileTable::default(),
+            cursors: Vec::new(),
+            retries: VecDeque::new(),
+            pending: (0..rows).map(|_| None).collect(),
+            vacant: (0..rows).rev().collect(),
+            queue_rows,
+            running: true,
+        })
+    }
+
+    /// Works until told to shut down.
+    pub(super) fn run(mut self) {
+        let mut done = Vec::new();
+        while self.running {
+            self.handle_commands();
+            let mut pause = self.read_ahead();
+            if pause == Pause::Full {
+                // Ask for a wake, then look once more: room that was made in between would wake nobody.
+                self.stages.feeder_starved.store(true, Release);
+                self.arena.set_starving(true);
+                pause = self.read_ahead();
+            }
+            if pause == Pause::Idle {
+                self.stages.feeder_starved.store(false, Release);
+                self.arena.set_starving(false);
+            }
+            match self.reader.wait(SLEEP_MAX, self.epoll.as_fd(), &mut done) {
+                Ok(true) => self.clear_wakes(),
+                Ok(false) => {}
+                Err(error) => return self.fail_all(&error),
+            }
+            for completion in done.drain(..) {
+                self.complete(completion);
+            }
+        }
+    }
+
+    fn handle_commands(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            match command {
+                Command::Add(stream) => self.add(stream),
+                Command::Seek { stream, generation, epoch, position } => self.seek(stream, generation, epoch, position),
+                Command::Remove(stream) => self.remove(stream),
+                Command::Retry(retry) => self.retries.push_back(retry),
+                Command::Shutdown => self.running = false,
+            }
+        }
+    }
+
+    fn add(&mut self, stream: Arc<Stream>) {
+        let watched = self.epoll.add(stream.ring().freed_fd(), stream.id().0, Trigger::Edge);
+        match watched.map_err(|source| Error::system("watch a ring", source)).and_then(|()| Cursor::new(stream.clone())) {
+            Ok(cursor) => self.cursors.push(cursor),
+            Err(error) => stream.fail(error),
+        }
+    }
+
+    fn seek(&mut self, id: StreamId, generation: u32, epoch: u64, position: u64) {
+        let Some(cursor) = self.cursors.iter_mut().find(|cursor| cursor.stream().id() == id) else { return };
+        if let Err(error) = cursor.seek(generation, epoch, position) {
+            cursor.stream().fail(error);
+        }
+    }
+
+    fn remove(&mut self, id: StreamId) {
+        let Some(index) = self.cursors.iter().position(|cursor| cursor.stream().id() == id) else { return };
+        let stream = self.cursors.swap_remove(index).stream().clone();
+        let _ = self.epoll.remove(stream.ring().freed_fd());
+        self.retries.retain(|retry| retry.batch.stream.id() != id);
+        let shared = self.cursors.iter().any(|cursor| Arc::ptr_eq(cursor.stream().dataset(), stream.dataset()));
+        if !shared {
+            self.files.close_dataset(stream.dataset(), &mut *self.reader);
+        }
+    }
+
+    fn clear_wakes(&mut self) {
+        // Edge-triggered signals need no reading; every stream is looked at anyway.
+        let mut woken = false;
+        while self.epoll.wait(Duration::ZERO, |key| woken |= key == WAKER_KEY).is_ok_and(|due| due > 0) && !woken {}
+        if woken {
+            let _ = self.waker.clear();
+        }
+    }
+
+    /// Submits reads while there is room and something to read.
+    fn read_ahead(&mut self) -> Pause {
+        loop {
+            if !self.has_room() {
+                return Pause::Full;
+            }
+            if let Some(retry) = self.retries.pop_front() {
+                if let Err(retry) = self.read_substitute(retry) {
+                    self.retries.push_front(retry);
+                    return Pause::Full;
+                }
+                continue;
+            }
+            let Some(index) = self.neediest() else { return Pause::Idle };
+            for _ in 0..RUN_ROWS {
+                if !self.has_room() {
+                    return Pause::Full;
+                }
+                match self.cursors[index].next_row(&self.waker) {
+                    NextRow::Row { batch, row } => {
+                        let sample = batch.plan.row(row).sample;
+                        if self.read_row(batch.clone(), row, 0, sample).is_err() {
+                            self.cursors[index].put_back(batch, row);
+                            return Pause::Full;
+                        }
+                    }
+                    NextRow::NoSlot => break,
+                    NextRow::Failed(error) => {
+                        self.cursors[index].stream().fail(error);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let pending = self.pending.len() - self.vacant.len();
+        let queued = self.stages.decode_queue.load(Relaxed);
+        !self.vacant.is_empty() && u32::try_from(pending).unwrap_or(u32::MAX).saturating_add(queued) < self.queue_rows
+    }
+
+    /// The stream with the fewest ready batches among those that have a row to read; the one served longest ago wins
+    /// ties.
+    fn neediest(&self) -> Option<usize> {
+        let mut best: Option<(u32, u64, usize)> = None;
+        for (index, cursor) in self.cursors.iter().enumerate() {
+            if cursor.stream().is_stopped() {
+                continue;
+            }
+            let counts = cursor.stream().ring().slots_by_state();
+            if !cursor.has_open_batch() && counts.free == 0 {
+                continue;
+            }
+            let need = (counts.ready, cursor.last_served(), index);
+            if best.is_none_or(|best| need < best) {
+                best = Some(need);
+            }
+        }
+        best.map(|(_, _, index)| index)
+    }
+
+    fn read_substitute(&mut self, retry: Retry) -> Result<(), Retry> {
+        let Retry { batch, row, attempt } = retry;
+        let position = batch.plan.row(row).position;
+        match batch.stream.plan().epoch(batch.place.epoch, 0) {
+            Ok(epoch) => {
+                let sample = epoch.substitute(position, attempt);
+                self.read_row(batch.clone(), row, attempt, sample).map_err(|()| Retry { batch, row, attempt })
+            }
+            Err(error) => {
+                batch.stream.fail(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Submits the reads of one row; nothing is submitted when there is no room for all of them.
+    fn read_row(&mut self, batch: Arc<OpenBatch>, row: u32, attempt: u32, sample: SampleId) -> Result<(), ()> {
+        if batch.is_void() {
+            return Ok(());
+        }
+        let stream = batch.stream.clone();
+        let mut ranges = [None::<ByteRange>; FIELDS_MAX];
+        let ranges = &mut ranges[..stream.fields().len()];
+        stream.selector().select(stream.dataset(), sample, ranges);
+        let mut covers = [(0, 0); PARTS_MAX];
+        let count = spans(ranges, &mut covers);
+        let work = RowWork { batch, row, attempt, sample, parts: Parts::default(), error: None };
+        if count == 0 {
+            self.hand_over(work);
+            return Ok(());
+        }
+        let mut buffers = self.allocate(&covers[..count]).ok_or(())?;
+        let (shard, _) = stream.dataset().locate(sample);
+        let file = match self.files.acquire(stream.dataset(), shard, &mut *self.reader) {
+            Ok(Some(file)) => file,
+            Ok(None) => return Err(()),
+            Err(error) => {
+                stream.fail(error);
+                return Ok(());
+            }
+        };
+        let slot = self.vacant.pop().expect("the caller looked for room");
+        let reads_left = u8::try_from(count).expect("at most PARTS_MAX");
+        self.pending[slot] =
+            Some(Pending { work, shard, reads_left, offsets: covers.map(|(start, _)| start), started: Instant::now() });
+        for (part, (start, end)) in covers[..count].iter().enumerate() {
+            let len = u32::try_from(end - start).expect("allocate refused longer ones");
+            let buffer = buffers[part].take().expect("one a span");
+            let ticket = (slot * PARTS_MAX + part) as u64;
+            self.submit(ReadRequest { file, offset: *start, len, ticket, buffer });
+            stream.counters().read_bytes.fetch_add(u64::from(len), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// One buffer a span, or none at all.
+    fn allocate(&mut self, spans: &[(u64, u64)]) -> Option<[Option<ReadBuffer>; PARTS_MAX]> {
+        let mut buffers = [const { None }; PARTS_MAX];
+        for (buffer, (start, end)) in buffers.iter_mut().zip(spans) {
+            *buffer = Some(self.arena.allocate(u32::try_from(end - start).ok()?)?);
+        }
+        Some(buffers)
+    }
+
+    /// Hands a request to the reader, waiting for room in its queue, which holds fewer reads than rows may be pending.
+    fn submit(&mut self, mut request: ReadRequest) {
+        let mut done = Vec::new();
+        while let Err(refused) = self.reader.submit(request) {
+            request = refused;
+            // A wake that comes meanwhile stays readable until `clear_wakes`, so none is lost here.
+            if let Err(error) = self.reader.wait(SLEEP_MAX, self.epoll.as_fd(), &mut done) {
+                let result = Err(std::io::Error::other(error));
+                return self.complete(Completion { ticket: request.ticket, buffer: request.buffer, result });
+            }
+            done.drain(..).for_each(|completion| self.complete(completion));
+        }
+        self.stages.reads_in_flight.store(self.reader.in_flight(), Relaxed);
+    }
+
+    /// A read is done: the row goes to the workers once all of its reads are.
+    fn complete(&mut self, completion: Completion) {
+        let ticket = usize::try_from(completion.ticket).expect("tickets are ours");
+        let (slot, part) = (ticket / PARTS_MAX, ticket % PARTS_MAX);
+        let pending = self.pending[slot].as_mut().expect("a ticket is in flight once");
+        match completion.result {
+            Ok(()) => pending.work.parts.set(part, Part { offset: pending.offsets[part], buffer: completion.buffer }),
+            Err(error) => pending.work.error = Some(error),
+        }
+        pending.reads_left -= 1;
+        let counters = pending.work.batch.stream.counters();
+        counters.reads.fetch_add(1, Relaxed);
+        self.stages.reads_in_flight.store(self.reader.in_flight(), Relaxed);
+        if pending.reads_left > 0 {
+            return;
+        }
+        let pending = self.pending[slot].take().expect("seen above");
+        self.vacant.push(slot);
+        let stream = &pending.work.batch.stream;
+        let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        stream.counters().read_ns.fetch_add(elapsed, Relaxed);
+        self.files.release(stream.dataset(), pending.shard);
+        self.hand_over(pending.work);
+    }
+
+    fn hand_over(&mut self, work: RowWork) {
+        self.stages.decode_queue.fetch_add(1, Relaxed);
+        match self.work.try_send(work) {
+            Ok(()) => {}
+            // `has_room` keeps pending and queued rows together below the queue's capacity.
+            Err(TrySendError::Full(_)) => unreachable!("the queue holds every row that may be under way"),
+            Err(TrySendError::Disconnected(_)) => self.running = false,
+        }
+    }
+
+    fn fail_all(&mut self, error: &Error) {
+        for cursor in &self.cursors {
+            cursor.stream().fail(Error::Remote { kind: error.kind(), message: format!("the reader failed: {error}") });
+        }
+        tracing::error!("the reader failed: {error}");
+    }
+}

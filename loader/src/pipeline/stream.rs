@@ -1,0 +1,211 @@
+//! One job at one rank: everything that feeder and workers need to know of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::FaultLedger;
+use crate::batch::{BatchLayout, FieldRecipe};
+use crate::error::{Error, FaultReport, Result};
+use crate::plan::{Partition, Plan, Source};
+use crate::ring::{RingDescriptors, RingWriter};
+use crate::shard::{Dataset, FieldSelector};
+use crate::spec::{JobSpec, OnError};
+use crate::telemetry::{StageState, StreamCounters, StreamFigures};
+
+/// Number of a stream in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// What a stream tells its connection.
+#[derive(Debug)]
+pub enum StreamEvent {
+    /// A sample could not be used; `first` of its class.
+    Fault {
+        /// Which and why.
+        report: FaultReport,
+        /// The first of its class in this stream: worth a line in the log.
+        first: bool,
+    },
+    /// The stream ended.
+    Failed(Error),
+}
+
+/// Where events go. Called from workers and the feeder, so it must not block.
+pub type StreamEvents = Box<dyn Fn(StreamEvent) + Send + Sync>;
+
+/// What a stream is made of.
+pub struct StreamOptions {
+    /// The checked job.
+    pub spec: JobSpec,
+    /// Its dataset.
+    pub dataset: Arc<Dataset>,
+    /// Which samples an epoch takes.
+    pub source: Source,
+    /// Where events go.
+    pub events: StreamEvents,
+}
+
+/// An open stream.
+pub struct Stream {
+    id: StreamId,
+    spec: JobSpec,
+    dataset: Arc<Dataset>,
+    selector: FieldSelector,
+    plan: Plan,
+    fields: Vec<FieldRecipe>,
+    layout: BatchLayout,
+    ring: Arc<RingWriter>,
+    counters: StreamCounters,
+    faults: FaultLedger,
+    generation: AtomicU32,
+    stopped: AtomicBool,
+    failed: AtomicBool,
+    weighted: bool,
+    events: StreamEvents,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Stream").field("id", &self.id).field("name", &self.spec.name).finish_non_exhaustive()
+    }
+}
+
+impl Stream {
+    /// Compiles the job and reserves its ring; the descriptors are for the client.
+    pub fn new(options: StreamOptions) -> Result<(Arc<Self>, RingDescriptors)> {
+        let StreamOptions { spec, dataset, source, events } = options;
+        spec.check()?;
+        let partition = Partition::new(spec.rank, spec.world_size, spec.batch_size, spec.tail)?;
+        let weighted = matches!(source, Source::Weighted { .. });
+        let plan = Plan::new(source, spec.order, spec.seed, partition)?;
+        let sources: Vec<_> = spec.fields.iter().map(|field| field.sources.clone()).collect();
+        let selector = dataset.selector(&sources)?;
+        let compiled = spec.fields.iter().map(FieldRecipe::compile).collect::<Result<Vec<_>>>()?;
+        let (fields, layouts) = compiled.into_iter().unzip();
+        let layout = BatchLayout::new(layouts, spec.batch_size, dataset.key_bytes_max())?;
+        let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;
+        let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
+        let stream = Self {
+            id: next_id(),
+            faults: FaultLedger::new(spec.error_budget, epoch_rows),
+            spec,
+            dataset,
+            selector,
+            plan,
+            fields,
+            layout,
+            ring: Arc::new(ring),
+            counters: StreamCounters::default(),
+            generation: AtomicU32::new(0),
+            stopped: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            weighted,
+            events,
+        };
+        Ok((Arc::new(stream), descriptors))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// The job.
+    pub fn spec(&self) -> &JobSpec {
+        &self.spec
+    }
+
+    /// Where the samples are.
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    /// Which members of a sample are its fields.
+    pub fn selector(&self) -> &FieldSelector {
+        &self.selector
+    }
+
+    /// Which sample is where.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What becomes of each field's bytes.
+    pub fn fields(&self) -> &[FieldRecipe] {
+        &self.fields
+    }
+
+    /// Where each field lies in a slot.
+    pub fn layout(&self) -> &BatchLayout {
+        &self.layout
+    }
+
+    /// Its slots.
+    pub fn ring(&self) -> &Arc<RingWriter> {
+        &self.ring
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &StreamCounters {
+        &self.counters
+    }
+
+    /// Its bad samples.
+    pub fn faults(&self) -> &FaultLedger {
+        &self.faults
+    }
+
+    /// Its figures, with those of the stages that it shares.
+    pub fn figures(&self, stages: &StageState) -> StreamFigures {
+        StreamFigures { stages: stages.figures(), ..self.counters.figures() }
+    }
+
+    /// The generation whose batches are wanted.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// From now on only batches of `generation` are wanted.
+    pub(super) fn set_generation(&self, generation: u32) {
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// No more batches are wanted.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Whether bad samples are replaced, or end in an error at the client.
+    pub(super) fn replaces(&self) -> bool {
+        self.spec.on_error == OnError::Replace
+    }
+
+    /// The number that keys a row's augmentation. Samples that are drawn with replacement come several times an
+    /// epoch and shall differ each time, so there the position keys it, told apart from samples by the top bit.
+    pub(super) fn draw_number(&self, sample: u64, position: u64) -> u64 {
+        if self.weighted { position | 1 << 63 } else { sample }
+    }
+
+    /// Tells the connection.
+    pub(super) fn tell(&self, event: StreamEvent) {
+        (self.events)(event);
+    }
+
+    /// Ends the stream with `error`; later errors of the same end are left out.
+    pub(super) fn fail(&self, error: Error) {
+        self.stop();
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            self.tell(StreamEvent::Failed(error));
+        }
+    }
+}
+
+fn next_id() -> StreamId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    StreamId(NEXT.fetch_add(1, Ordering::Relaxed))
+}

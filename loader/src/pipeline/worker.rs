@@ -1,0 +1,169 @@
+//! A decode thread: takes rows from the queue, stores their pixels at their place.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::feeder::{Command, Retry};
+use super::row::RowWork;
+use super::stream::StreamEvent;
+use super::{Stream, Waker};
+use crate::augment::Draw;
+use crate::batch::FieldWorker;
+use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
+use crate::shard::ByteRange;
+use crate::telemetry::{StageState, WorkerClock};
+
+/// Most fields of a job, as the job spec allows.
+const FIELDS_MAX: usize = 32;
+
+/// Samples tried for one row before the run ends: a dataset that bad is no accident.
+const ATTEMPTS_MAX: u32 = 100;
+
+/// What a worker owns.
+pub(super) struct Worker {
+    queue: Receiver<RowWork>,
+    stages: Arc<StageState>,
+    commands: Sender<Command>,
+    waker: Arc<Waker>,
+    fields: FieldWorker,
+    /// Below this many queued rows a starved feeder is woken: one wake for many rows.
+    low_water: u32,
+}
+
+/// A fault and where in the sample it is.
+struct FieldFault {
+    field: usize,
+    offset: u64,
+    fault: SampleFault,
+}
+
+impl Worker {
+    pub(super) fn new(
+        queue: Receiver<RowWork>,
+        stages: Arc<StageState>,
+        commands: Sender<Command>,
+        waker: Arc<Waker>,
+        queue_rows: u32,
+    ) -> Result<Self> {
+        Ok(Self { queue, stages, commands, waker, fields: FieldWorker::new()?, low_water: queue_rows / 2 })
+    }
+
+    /// Works until the feeder has gone.
+    pub(super) fn run(mut self) {
+        while let Ok(work) = self.queue.recv() {
+            self.stages.decode_queue.fetch_sub(1, Relaxed);
+            if !work.batch.is_void() {
+                self.work(work);
+            }
+            self.wake_feeder();
+        }
+    }
+
+    /// The row's buffers are free now and the queue is shorter.
+    fn wake_feeder(&self) {
+        if self.stages.feeder_starved.load(Acquire) && self.stages.decode_queue.load(Relaxed) <= self.low_water {
+            self.stages.feeder_starved.store(false, Release);
+            self.waker.wake();
+        }
+    }
+
+    fn work(&mut self, work: RowWork) {
+        let batch = work.batch.clone();
+        let stream = &batch.stream;
+        let clock = WorkerClock::start(&self.stages, stream.counters());
+        let outcome = self.assemble(&work);
+        drop(clock);
+        match outcome {
+            Ok(()) => {
+                stream.counters().rows.fetch_add(1, Relaxed);
+                if work.attempt > 0 {
+                    stream.counters().replaced.fetch_add(1, Relaxed);
+                }
+                batch.finish_row();
+                if let Err(error) = stream.faults().good() {
+                    stream.fail(error);
+                }
+            }
+            Err(fault) => self.handle_fault(work, fault),
+        }
+    }
+
+    /// Decodes every field of the row and stores it.
+    fn assemble(&mut self, work: &RowWork) -> Result<(), FieldFault> {
+        let batch = &*work.batch;
+        let stream = &*batch.stream;
+        let mut ranges = [None::<ByteRange>; FIELDS_MAX];
+        let ranges = &mut ranges[..stream.fields().len()];
+        stream.selector().select(stream.dataset(), work.sample, ranges);
+        let plan = batch.plan.row(work.row);
+        let draw = Draw {
+            seed: stream.spec().seed,
+            epoch: batch.place.epoch,
+            sample: stream.draw_number(work.sample.0, plan.position),
+        };
+        for (field, (recipe, range)) in stream.fields().iter().zip(&*ranges).enumerate() {
+            let fault = |offset, fault| FieldFault { field, offset, fault };
+            let Some(range) = *range else {
+                return Err(fault(0, self.missing(stream, field)));
+            };
+            if let Some(error) = &work.error {
+                return Err(fault(range.offset, SampleFault::new(FaultClass::Io, error.to_string())));
+            }
+            let bytes = if range.len == 0 { &[] } else { work.parts.bytes(range).expect("the feeder read what the selector selects") };
+            self.fields
+                .run(recipe, bytes, draw, |row| batch.slot.store(field, work.row, row))
+                .map_err(|found| fault(range.offset, found))?;
+        }
+        batch.slot.set_valid(work.row, plan.valid);
+        stream.dataset().with_key(work.sample, |key| batch.slot.store_key(work.row, key));
+        Ok(())
+    }
+
+    #[cold]
+    fn missing(&self, stream: &Stream, field: usize) -> SampleFault {
+        let sources = stream.spec().fields[field].sources.join(", ");
+        SampleFault::new(FaultClass::MissingField, format!("the sample has none of: {sources}"))
+    }
+
+    #[cold]
+    fn handle_fault(&mut self, work: RowWork, found: FieldFault) {
+        let batch = work.batch.clone();
+        let stream = &batch.stream;
+        let (shard, _) = stream.dataset().locate(work.sample);
+        let report = FaultReport {
+            class: found.fault.class,
+            shard: stream.dataset().shard_path(shard).display().to_string(),
+            key: stream.dataset().with_key(work.sample, str::to_owned),
+            field: stream.spec().fields[found.field].name.clone(),
+            offset: found.offset,
+            message: found.fault.message,
+            sample: work.sample.0,
+            row: work.row,
+        };
+        stream.counters().faults[report.class as usize].fetch_add(1, Relaxed);
+        if report.class == FaultClass::Io {
+            // A substitute would depend on the moment; the reader has tried what can be tried.
+            stream.fail(Error::Sample { report });
+            return;
+        }
+        match stream.faults().bad(&report) {
+            Ok(first) => stream.tell(StreamEvent::Fault { report: report.clone(), first }),
+            Err(error) if stream.replaces() => return stream.fail(error),
+            Err(_) => {}
+        }
+        batch.add_fault(report.clone());
+        if !stream.replaces() {
+            batch.fail();
+            batch.finish_row();
+        } else if work.attempt >= ATTEMPTS_MAX {
+            stream.fail(Error::Sample { report });
+        } else {
+            let retry = Retry { batch: batch.clone(), row: work.row, attempt: work.attempt + 1 };
+            // The feeder is gone only while the process ends.
+            let _ = self.commands.send(Command::Retry(retry));
+            self.waker.wake();
+        }
+    }
+}

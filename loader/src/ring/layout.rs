@@ -1,0 +1,276 @@
+//! The control memory: a wire format between two processes of perhaps different builds.
+//!
+//! ```text
+//!    0  Header          written once by the sidecar before it sends the descriptor
+//!   64  SidecarSignals  bumped by the sidecar
+//!  128  ClientSignals   written by the client
+//!  192  SlotRecord × slot_count, two cache lines each
+//! ```
+//!
+//! Every word is atomic: either side may find any value there at any time. Each line has one side that writes it in
+//! normal life, so that the sides do not fight over it; only a slot's state line is both's.
+#![expect(unsafe_code, reason = "views a mapping as atomics")]
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::{BatchDescriptor, BatchStatus, BatchTicket};
+use crate::batch::LayoutHash;
+use crate::error::{Error, Result};
+use crate::sys::shared::{OnFork, SharedMapping};
+
+/// `FEEDLINE` in ASCII, as the first eight bytes in memory.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"FEEDLINE");
+
+/// Version of everything in this file and of the meaning of state words.
+pub const VERSION: u32 = 1;
+
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// What the ring is.
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    slot_count: AtomicU32,
+    slot_bytes: AtomicU64,
+    reserved: AtomicU64,
+    layout_hash: [AtomicU64; 4],
+}
+
+/// The sidecar's words that a client waits on.
+#[repr(C, align(64))]
+pub struct SidecarSignals {
+    /// Grows when a batch was published or an event counted; the futex.
+    pub ready_signal: AtomicU32,
+    /// Grows when a message for the client lies in the socket.
+    pub events: AtomicU32,
+    padding: [AtomicU32; 14],
+}
+
+/// The client's words.
+#[repr(C, align(64))]
+pub struct ClientSignals {
+    /// 1 while the client sleeps for want of a batch, else 0.
+    pub waiting: AtomicU32,
+    padding: [AtomicU32; 15],
+}
+
+/// One slot.
+#[repr(C, align(64))]
+pub struct SlotRecord {
+    /// See [`super::state`].
+    pub state: AtomicU64,
+    padding: [AtomicU64; 7],
+    /// Written before `state` becomes ready, stable until it becomes free.
+    descriptor: DescriptorLine,
+}
+
+#[repr(C, align(64))]
+struct DescriptorLine {
+    epoch: AtomicU64,
+    batch_index: AtomicU64,
+    first_position: AtomicU64,
+    end_position: AtomicU64,
+    row_count: AtomicU32,
+    status: AtomicU32,
+    fault_count: AtomicU32,
+    arena_used: AtomicU32,
+    report_offset: AtomicU32,
+    report_bytes: AtomicU32,
+    reserved: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Header>() == 64);
+const _: () = assert!(size_of::<SidecarSignals>() == 64);
+const _: () = assert!(size_of::<ClientSignals>() == 64);
+const _: () = assert!(size_of::<DescriptorLine>() == 64);
+const _: () = assert!(size_of::<SlotRecord>() == 128);
+
+const SIDECAR_OFFSET: usize = 64;
+const CLIENT_OFFSET: usize = 128;
+const SLOTS_OFFSET: usize = 192;
+
+const STATUS_OK: u32 = 1;
+const STATUS_FAILED: u32 = 2;
+
+/// Where a batch's variable part lies in the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ArenaUse {
+    /// Bytes that keys and report take.
+    pub used: u32,
+    /// First byte of the report.
+    pub report_offset: u32,
+    /// Its bytes; 0 without one.
+    pub report_bytes: u32,
+}
+
+impl SlotRecord {
+    /// Sidecar, while the slot is filling. The state's Release orders these stores.
+    pub fn write(&self, batch: &BatchDescriptor, arena: ArenaUse) {
+        let line = &self.descriptor;
+        line.epoch.store(batch.epoch, Ordering::Relaxed);
+        line.batch_index.store(batch.batch_index, Ordering::Relaxed);
+        line.first_position.store(batch.first_position, Ordering::Relaxed);
+        line.end_position.store(batch.end_position, Ordering::Relaxed);
+        line.row_count.store(batch.row_count, Ordering::Relaxed);
+        let status = match batch.status {
+            BatchStatus::Ok => STATUS_OK,
+            BatchStatus::Failed => STATUS_FAILED,
+        };
+        line.status.store(status, Ordering::Relaxed);
+        line.fault_count.store(batch.fault_count, Ordering::Relaxed);
+        line.arena_used.store(arena.used, Ordering::Relaxed);
+        line.report_offset.store(arena.report_offset, Ordering::Relaxed);
+        line.report_bytes.store(arena.report_bytes, Ordering::Relaxed);
+    }
+
+    /// Client, after it took `ticket`: a copy, checked against the layout's limits.
+    pub fn read(&self, ticket: BatchTicket, rows_max: u32, arena_max: u32) -> Result<(BatchDescriptor, ArenaUse)> {
+        let line = &self.descriptor;
+        let broken = |what: &str, found: u32, limit: u32| {
+            Error::protocol(format!("{ticket}: {what} {found} in shared memory, allowed is {limit}"))
+        };
+        let status = match line.status.load(Ordering::Relaxed) {
+            STATUS_OK => BatchStatus::Ok,
+            STATUS_FAILED => BatchStatus::Failed,
+            found => return Err(broken("status", found, STATUS_FAILED)),
+        };
+        let batch = BatchDescriptor {
+            ticket,
+            epoch: line.epoch.load(Ordering::Relaxed),
+            batch_index: line.batch_index.load(Ordering::Relaxed),
+            first_position: line.first_position.load(Ordering::Relaxed),
+            end_position: line.end_position.load(Ordering::Relaxed),
+            row_count: line.row_count.load(Ordering::Relaxed),
+            status,
+            fault_count: line.fault_count.load(Ordering::Relaxed),
+        };
+        let arena = ArenaUse {
+            used: line.arena_used.load(Ordering::Relaxed),
+            report_offset: line.report_offset.load(Ordering::Relaxed),
+            report_bytes: line.report_bytes.load(Ordering::Relaxed),
+        };
+        if batch.row_count > rows_max {
+            return Err(broken("row count", batch.row_count, rows_max));
+        }
+        if arena.used > arena_max {
+            return Err(broken("arena use", arena.used, arena_max));
+        }
+        match arena.report_offset.checked_add(arena.report_bytes) {
+            Some(end) if end <= arena.used => Ok((batch, arena)),
+            _ => Err(broken("report at", arena.report_offset, arena.used)),
+        }
+    }
+}
+
+/// The mapped control memory.
+#[derive(Debug)]
+pub struct Control {
+    mapping: SharedMapping,
+    slot_count: u32,
+}
+
+impl Control {
+    /// Size of the control memory for `slot_count` slots: whole pages of any kernel.
+    pub fn bytes(slot_count: u32) -> u64 {
+        (SLOTS_OFFSET as u64 + u64::from(slot_count) * size_of::<SlotRecord>() as u64).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Maps control memory of exactly [`Control::bytes`].
+    pub fn map(memory: BorrowedFd<'_>, slot_count: u32, on_fork: OnFork) -> io::Result<Self> {
+        let bytes = usize::try_from(Self::bytes(slot_count)).map_err(io::Error::other)?;
+        Ok(Self { mapping: SharedMapping::map(memory, bytes, on_fork)?, slot_count })
+    }
+
+    /// Sidecar: fills fresh memory; every slot is free.
+    pub fn initialise(&self, slot_bytes: u64, layout_hash: LayoutHash) {
+        let header = self.header();
+        header.magic.store(MAGIC, Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.slot_count.store(self.slot_count, Ordering::Relaxed);
+        header.slot_bytes.store(slot_bytes, Ordering::Relaxed);
+        for (word, hash) in header.layout_hash.iter().zip(hash_words(layout_hash)) {
+            word.store(hash, Ordering::Relaxed);
+        }
+        for slot in 0..self.slot_count {
+            self.slot(slot).state.store(super::state::FREE, Ordering::Relaxed);
+        }
+    }
+
+    /// Client: refuses a ring that means other bytes than we do.
+    pub fn verify(&self, slot_bytes: u64, layout_hash: LayoutHash) -> Result<()> {
+        let header = self.header();
+        let equal = |what: &str, found: u64, expected: u64| {
+            if found == expected {
+                return Ok(());
+            }
+            Err(Error::protocol(format!(
+                "the ring's {what} is {found:#x}, expected {expected:#x}: install the same Feedline on both sides"
+            )))
+        };
+        equal("magic", header.magic.load(Ordering::Relaxed), MAGIC)?;
+        equal("version", header.version.load(Ordering::Relaxed).into(), VERSION.into())?;
+        equal("slot count", header.slot_count.load(Ordering::Relaxed).into(), self.slot_count.into())?;
+        equal("slot size", header.slot_bytes.load(Ordering::Relaxed), slot_bytes)?;
+        for (word, hash) in header.layout_hash.iter().zip(hash_words(layout_hash)) {
+            equal("layout hash", word.load(Ordering::Relaxed), hash)?;
+        }
+        Ok(())
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        self.slot_count
+    }
+
+    /// Addresses of the control memory.
+    pub fn mapping(&self) -> &SharedMapping {
+        &self.mapping
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: see `at`; 64 bytes at 0.
+        unsafe { self.at(0) }
+    }
+
+    /// The words that the sidecar bumps.
+    pub fn sidecar(&self) -> &SidecarSignals {
+        // SAFETY: see `at`; 64 bytes at 64.
+        unsafe { self.at(SIDECAR_OFFSET) }
+    }
+
+    /// The words that the client writes.
+    pub fn client(&self) -> &ClientSignals {
+        // SAFETY: see `at`; 64 bytes at 128.
+        unsafe { self.at(CLIENT_OFFSET) }
+    }
+
+    /// The record of a slot.
+    pub fn slot(&self, index: u32) -> &SlotRecord {
+        assert!(index < self.slot_count, "slot {index} of {}", self.slot_count);
+        // SAFETY: see `at`; `Control::bytes` has room for `slot_count` records, and the index is below it.
+        unsafe { self.at(SLOTS_OFFSET + index as usize * size_of::<SlotRecord>()) }
+    }
+
+    /// # Safety
+    /// `T` consists of atomics only, `offset` is a multiple of its alignment, and `T` ends within the mapping.
+    unsafe fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(offset + size_of::<T>() <= self.mapping.bytes());
+        // SAFETY: within the mapping, by the caller's word.
+        let place = unsafe { self.mapping.start().add(offset) };
+        // SAFETY:
+        // - the mapping is page-aligned and lives as long as `self`, the offset keeps the alignment;
+        // - every bit pattern is a valid atomic, and atomics may be changed from outside behind a shared reference.
+        unsafe { place.cast::<T>().as_ref() }
+    }
+}
+
+fn hash_words(hash: LayoutHash) -> [u64; 4] {
+    let word = |index: usize| {
+        let bytes = hash.0[index * 8..][..8].try_into().expect("8 bytes");
+        u64::from_le_bytes(bytes)
+    };
+    [word(0), word(1), word(2), word(3)]
+}

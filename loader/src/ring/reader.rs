@@ -1,0 +1,298 @@
+//! The client's end of a ring: maps it, takes batches, gives slots back, and sleeps when there is nothing.
+//!
+//! Everything read from the control memory is checked before it is used as a size or an offset. In a process forked
+//! from the one that mapped the ring nothing works: the memory is not there.
+#![expect(unsafe_code, reason = "reads memory that the sidecar shares")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::layout::{ArenaUse, Control};
+use super::writer::RingDescriptors;
+use super::{BatchDescriptor, BatchTicket, SlotIndex, state};
+use crate::batch::{BatchLayout, KeyEntry};
+use crate::error::{Error, Result};
+use crate::spec::SLOTS_MAX;
+use crate::sys::shared::{OnFork, SharedMapping};
+use crate::sys::{eventfd, futex, memfd};
+
+/// How a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitOutcome {
+    /// Something happened, or a signal handler ran: look again.
+    Signalled,
+    /// The time is over.
+    TimedOut,
+}
+
+/// The client's end.
+#[derive(Debug)]
+pub struct RingReader {
+    payload: SharedMapping,
+    control: Control,
+    freed: OwnedFd,
+    layout: BatchLayout,
+    slots_held: AtomicU32,
+}
+
+impl RingReader {
+    /// Maps a received ring after checking that it is what `layout` says and can not shrink.
+    pub fn map(descriptors: RingDescriptors, layout: &BatchLayout, slot_count: u32) -> Result<Arc<Self>> {
+        layout.check()?;
+        if slot_count == 0 || slot_count > SLOTS_MAX {
+            return Err(Error::protocol(format!("a ring has 1 to {SLOTS_MAX} slots, got {slot_count}")));
+        }
+        let RingDescriptors { payload, control, freed } = descriptors;
+        let payload_bytes = layout
+            .slot_bytes
+            .checked_mul(u64::from(slot_count))
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| Error::protocol(format!("{slot_count} slots of {} bytes overflow", layout.slot_bytes)))?;
+        let sealed = |memory: &OwnedFd, bytes: u64| {
+            memfd::check_sealed(memory.as_fd(), bytes)
+                .map_err(|error| Error::protocol(format!("refused the ring's memory: {error}")))
+        };
+        sealed(&payload, payload_bytes)?;
+        sealed(&control, Control::bytes(slot_count))?;
+        let map = |error| Error::system("map the ring", error);
+        let control = Control::map(control.as_fd(), slot_count, OnFork::Leave).map_err(map)?;
+        control.verify(layout.slot_bytes, layout.layout_hash())?;
+        let payload = SharedMapping::map(payload.as_fd(), payload_bytes as usize, OnFork::Leave).map_err(map)?;
+        Ok(Arc::new(Self { payload, control, freed, layout: layout.clone(), slots_held: AtomicU32::new(0) }))
+    }
+
+    /// The batch `ticket`, if it is ready. Gives back what waits of older streams on the way.
+    pub fn take(self: &Arc<Self>, ticket: BatchTicket) -> Result<Option<HeldSlot>> {
+        self.check_owner()?;
+        let mut taken = None;
+        for index in 0..self.control.slot_count() {
+            let record = self.control.slot(index);
+            let found = record.state.load(Ordering::Relaxed);
+            if taken.is_none() && state::take(&record.state, ticket) {
+                self.slots_held.fetch_add(1, Ordering::Relaxed);
+                // Owned from here on: an error below gives the slot back.
+                taken = Some(HeldSlot { ring: Arc::clone(self), index, ticket, batch: None });
+            } else if state::ready_generation(found).is_some_and(|generation| generation < ticket.generation)
+                && state::discard(&record.state, found)
+            {
+                self.signal_freed();
+            }
+        }
+        let Some(mut slot) = taken else { return Ok(None) };
+        let record = self.control.slot(slot.index);
+        slot.batch = Some(record.read(ticket, self.layout.batch_size, self.layout.arena_bytes)?);
+        Ok(Some(slot))
+    }
+
+    /// The number to give to [`RingReader::wait`]. Read it *before* [`RingReader::take`] and
+    /// [`RingReader::events`]: what comes after the reading ends the wait.
+    pub fn signal(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        // Acquire: pairs with the Release in `RingWriter::bump`.
+        self.control.sidecar().ready_signal.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until the signal differs from `seen`, or for `timeout`. A sidecar that was killed cannot wake anybody:
+    /// wait in short turns, and look at the socket between them.
+    pub fn wait(&self, seen: u32, timeout: Duration) -> Result<WaitOutcome> {
+        self.check_owner()?;
+        let waiting = &self.control.client().waiting;
+        waiting.store(1, Ordering::Relaxed);
+        let outcome = futex::wait(&self.control.sidecar().ready_signal, seen, timeout);
+        waiting.store(0, Ordering::Relaxed);
+        match outcome.map_err(|error| Error::system("wait for a batch", error))? {
+            futex::Wait::Woken | futex::Wait::Interrupted => Ok(WaitOutcome::Signalled),
+            futex::Wait::TimedOut => Ok(WaitOutcome::TimedOut),
+        }
+    }
+
+    /// Grows when the sidecar has sent a message over the socket.
+    pub fn events(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        // Acquire: pairs with the Release in `RingWriter::notify_events`.
+        self.control.sidecar().events.load(Ordering::Acquire)
+    }
+
+    /// Slots that hold a finished batch which nobody has taken yet.
+    pub fn slots_ready(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        let ready = |index: &u32| state::ready_generation(self.control.slot(*index).state.load(Ordering::Relaxed)).is_some();
+        (0..self.control.slot_count()).filter(ready).count() as u32
+    }
+
+    /// Slots that this process has not yet given back.
+    pub fn slots_held(&self) -> u32 {
+        self.slots_held.load(Ordering::Relaxed)
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        self.control.slot_count()
+    }
+
+    /// What a slot looks like.
+    pub fn layout(&self) -> &BatchLayout {
+        &self.layout
+    }
+
+    /// First byte and size of all slots together, for page-locking.
+    pub fn payload(&self) -> Result<(NonNull<u8>, usize)> {
+        self.check_owner()?;
+        Ok((self.payload.start(), self.payload.bytes()))
+    }
+
+    /// Refuses in a process forked from the one that mapped the ring.
+    pub fn check_owner(&self) -> Result<()> {
+        let (owner, here) = (self.payload.owner(), std::process::id());
+        if owner == here {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "this batch or ring belongs to process {owner} and cannot be used in process {here}, which was forked from \
+             it: copy what the child needs before the fork, or make a new iterator in the child"
+        )))
+    }
+
+    fn signal_freed(&self) {
+        // Fails only when the descriptor is no eventfd; the sidecar looks again at its next chance anyway.
+        let signalled = eventfd::signal(self.freed.as_fd());
+        debug_assert!(signalled.is_ok(), "{signalled:?}");
+    }
+}
+
+/// A batch that this process holds; dropped, its slot goes back to the sidecar.
+#[derive(Debug)]
+pub struct HeldSlot {
+    ring: Arc<RingReader>,
+    index: u32,
+    ticket: BatchTicket,
+    /// Set by `take` before anybody else sees the slot.
+    batch: Option<(BatchDescriptor, ArenaUse)>,
+}
+
+impl HeldSlot {
+    /// Which slot it is.
+    pub fn index(&self) -> SlotIndex {
+        SlotIndex(self.index)
+    }
+
+    /// The ring that it belongs to.
+    pub fn ring(&self) -> &Arc<RingReader> {
+        &self.ring
+    }
+
+    /// What the sidecar says about the batch.
+    pub fn descriptor(&self) -> BatchDescriptor {
+        self.batch().0
+    }
+
+    /// First byte and size of a field: the rows that the batch has, one after the other. Valid while `self` lives, in
+    /// this process; to be read and written by pointer.
+    pub fn field(&self, field: usize) -> Result<(NonNull<u8>, usize)> {
+        self.ring.check_owner()?;
+        let place = &self.ring.layout.fields[field];
+        let bytes = place.row_bytes * u64::from(self.descriptor().row_count);
+        Ok((self.place(place.offset, bytes), bytes as usize))
+    }
+
+    /// Copies a field's rows, all that the batch has, into private memory of exactly their size.
+    pub fn copy_field(&self, field: usize, target: &mut [u8]) -> Result<()> {
+        let (_, bytes) = self.field(field)?;
+        assert!(target.len() == bytes, "field {field}: {} bytes for {bytes}", target.len());
+        self.copy_out(self.ring.layout.fields[field].offset, target);
+        Ok(())
+    }
+
+    /// The key of a row; empty when it has none.
+    pub fn key(&self, row: u32) -> Result<String> {
+        self.ring.check_owner()?;
+        self.check_row(row);
+        let mut word = [0; 8];
+        self.copy_out(self.ring.layout.entries_offset + u64::from(row) * 8, &mut word);
+        let entry = KeyEntry::from_word(u64::from_ne_bytes(word));
+        if entry == KeyEntry::NONE {
+            return Ok(String::new());
+        }
+        let used = self.batch().1.used;
+        if entry.offset.checked_add(entry.len).is_none_or(|end| end > used) {
+            return Err(Error::protocol(format!(
+                "{}: the key of row {row} is said to lie at {} + {} of {used} bytes",
+                self.ticket, entry.offset, entry.len
+            )));
+        }
+        let mut key = vec![0; entry.len as usize];
+        self.copy_out(self.ring.layout.arena_offset + u64::from(entry.offset), &mut key);
+        Ok(into_text(key))
+    }
+
+    /// Whether the row is a sample of the epoch, not a repeat that fills the batch.
+    pub fn valid(&self, row: u32) -> Result<bool> {
+        self.ring.check_owner()?;
+        self.check_row(row);
+        let mut byte = [0];
+        self.copy_out(self.ring.layout.valid_offset + u64::from(row), &mut byte);
+        Ok(byte[0] != 0)
+    }
+
+    /// The batch's fault report, empty when it has none.
+    pub fn report(&self) -> Result<Vec<u8>> {
+        self.ring.check_owner()?;
+        let arena = self.batch().1;
+        let mut report = vec![0; arena.report_bytes as usize];
+        self.copy_out(self.ring.layout.arena_offset + u64::from(arena.report_offset), &mut report);
+        Ok(report)
+    }
+
+    fn batch(&self) -> &(BatchDescriptor, ArenaUse) {
+        self.batch.as_ref().expect("set by `take`")
+    }
+
+    fn check_row(&self, row: u32) {
+        let rows = self.descriptor().row_count;
+        assert!(row < rows, "row {row} of {rows}");
+    }
+
+    fn place(&self, start: u64, bytes: u64) -> NonNull<u8> {
+        let slot_bytes = self.ring.layout.slot_bytes;
+        assert!(start.checked_add(bytes).is_some_and(|end| end <= slot_bytes), "{start} + {bytes} of {slot_bytes}");
+        let offset = u64::from(self.index) * slot_bytes + start;
+        // SAFETY: the payload is `slot_count` times `slot_bytes` long, the index is below `slot_count`, and the range
+        // ends within its slot by the assert above; the whole size fits an isize, by `map`.
+        unsafe { self.ring.payload.start().add(offset as usize) }
+    }
+
+    fn copy_out(&self, start: u64, target: &mut [u8]) {
+        let bytes = target.len();
+        let source = self.place(start, bytes as u64);
+        // SAFETY:
+        // - `source` is valid for `bytes`, by `place`, and `target` is private memory: no overlap;
+        // - while the slot is held the sidecar does not write it.
+        unsafe { source.copy_to_nonoverlapping(NonNull::from(target).cast(), bytes) };
+    }
+}
+
+impl Drop for HeldSlot {
+    fn drop(&mut self) {
+        // A forked child has a copy of this object, but not of the memory.
+        if self.ring.check_owner().is_err() {
+            return;
+        }
+        let released = state::release(&self.ring.control.slot(self.index).state, self.ticket);
+        debug_assert!(released.is_ok(), "slot {}: held, yet {released:x?}", self.index);
+        self.ring.slots_held.fetch_sub(1, Ordering::Relaxed);
+        self.ring.signal_freed();
+    }
+}
+
+fn into_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}

@@ -1,0 +1,509 @@
+//! The sidecar's end of a ring: makes it, fills slots, publishes them, and watches what comes back.
+//!
+//! One feeder thread acquires; any number of threads store into a slot; the last of them publishes. Nothing here
+//! waits: a full ring is `None`, and [`RingWriter::freed_fd`] says when to look again.
+#![expect(unsafe_code, reason = "stores into memory that the client shares")]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::layout::{ArenaUse, Control};
+use super::state::{self, Lent};
+use super::{BatchDescriptor, BatchTicket, RingFault, SlotIndex};
+use crate::batch::{BatchLayout, KeyEntry};
+use crate::error::{Error, Result};
+use crate::spec::SLOTS_MAX;
+use crate::sys::memory::{Mebibytes, MemoryReport};
+use crate::sys::shared::{OnFork, SharedMapping};
+use crate::sys::sigbus::Guard;
+use crate::sys::{eventfd, futex, memfd};
+
+/// What the client needs of a ring.
+#[derive(Debug)]
+pub struct RingDescriptors {
+    /// The slots.
+    pub payload: OwnedFd,
+    /// The control memory.
+    pub control: OwnedFd,
+    /// The client signals this eventfd when it gives a slot back.
+    pub freed: OwnedFd,
+}
+
+/// How many slots are in each state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotCounts {
+    /// Nobody's.
+    pub free: u32,
+    /// Being filled.
+    pub filling: u32,
+    /// Waiting to be taken.
+    pub ready: u32,
+    /// With the client.
+    pub held: u32,
+}
+
+/// The sidecar's own word on a slot; the client cannot reach it.
+const PRIVATE_FREE: u8 = 0;
+const PRIVATE_FILLING: u8 = 1;
+const PRIVATE_LENT: u8 = 2;
+
+#[derive(Debug)]
+struct PrivateSlot {
+    life: AtomicU8,
+    /// Packed ticket (generation, sequence) of the batch that is lent; read only when `life` says so.
+    ticket: AtomicU64,
+    /// Bytes of the arena that keys have taken.
+    arena_used: AtomicU32,
+    /// True while a thread stores into the row: two at once would be a data race, so the second panics.
+    row_busy: Box<[AtomicBool]>,
+}
+
+/// The sidecar's end.
+#[derive(Debug)]
+pub struct RingWriter {
+    // Guards go before the mappings that they guard: fields drop in this order.
+    payload_guard: Guard,
+    control_guard: Guard,
+    payload: SharedMapping,
+    control: Control,
+    freed: OwnedFd,
+    layout: BatchLayout,
+    slots: Box<[PrivateSlot]>,
+    /// The first broken state word, as (slot + 1, found, expected); 0 in the first for none.
+    broken: [AtomicU64; 3],
+}
+
+impl RingWriter {
+    /// Makes a ring with all its memory reserved.
+    ///
+    /// Refuses with [`Error::Resources`] before any page is touched when the machine or the control group cannot hold
+    /// it.
+    pub fn create(layout: &BatchLayout, slot_count: u32) -> Result<(Self, RingDescriptors)> {
+        Self::create_within(layout, slot_count, &MemoryReport::read())
+    }
+
+    pub(super) fn create_within(
+        layout: &BatchLayout,
+        slot_count: u32,
+        memory: &MemoryReport,
+    ) -> Result<(Self, RingDescriptors)> {
+        if slot_count == 0 || slot_count > SLOTS_MAX {
+            return Err(Error::config(format!("a ring has 1 to {SLOTS_MAX} slots, got {slot_count}")));
+        }
+        let control_bytes = Control::bytes(slot_count);
+        let payload_bytes = layout
+            .slot_bytes
+            .checked_mul(u64::from(slot_count))
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or_else(|| Error::config(format!("{slot_count} slots of {} bytes overflow", layout.slot_bytes)))?;
+        let refusal = |reason: String| Error::Resources {
+            message: format!(
+                "the ring needs {slot_count} slots x {} = {}, but {reason} ({memory}): lower the number of slots or the \
+                 batch size, or raise the memory limit",
+                Mebibytes(layout.slot_bytes),
+                Mebibytes(payload_bytes)
+            ),
+        };
+        if let Some(free_bytes) = memory.free_bytes().filter(|&free| free < payload_bytes.saturating_add(control_bytes))
+        {
+            return Err(refusal(format!("only {} can be had", Mebibytes(free_bytes))));
+        }
+        let reserve = |name: &str, bytes: u64| {
+            memfd::create_reserved(name, bytes).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::ENOMEM) => refusal(format!("reserving it failed: {error}")),
+                _ => Error::system("make shared memory for a ring", error),
+            })
+        };
+        let payload = reserve("feedline-payload", payload_bytes)?;
+        let control = reserve("feedline-control", control_bytes)?;
+        let freed = eventfd::create().map_err(|error| Error::system("make an eventfd", error))?;
+        let own_freed = freed.try_clone().map_err(|error| Error::system("duplicate an eventfd", error))?;
+        let writer = Self::over(layout, slot_count, payload.as_fd(), control.as_fd(), own_freed)
+            .map_err(|error| Error::system("map a ring", error))?;
+        Ok((writer, RingDescriptors { payload, control, freed }))
+    }
+
+    /// A ring in given memory of the right size.
+    pub(super) fn over(
+        layout: &BatchLayout,
+        slot_count: u32,
+        payload: BorrowedFd<'_>,
+        control: BorrowedFd<'_>,
+        freed: OwnedFd,
+    ) -> std::io::Result<Self> {
+        let payload_bytes = usize::try_from(layout.slot_bytes).map_err(std::io::Error::other)? * slot_count as usize;
+        let payload = SharedMapping::map(payload, payload_bytes, OnFork::Leave)?;
+        let control = Control::map(control, slot_count, OnFork::Leave)?;
+        let guard = |mapping: &SharedMapping| {
+            let start = mapping.start().addr().get();
+            Guard::new(start..start + mapping.bytes())
+        };
+        let (payload_guard, control_guard) = (guard(&payload)?, guard(control.mapping())?);
+        control.initialise(layout.slot_bytes, layout.layout_hash());
+        let slots = (0..slot_count)
+            .map(|_| PrivateSlot {
+                life: AtomicU8::new(PRIVATE_FREE),
+                ticket: AtomicU64::new(0),
+                arena_used: AtomicU32::new(0),
+                row_busy: (0..layout.batch_size).map(|_| AtomicBool::new(false)).collect(),
+            })
+            .collect();
+        Ok(Self {
+            payload_guard,
+            control_guard,
+            payload,
+            control,
+            freed,
+            layout: layout.clone(),
+            slots,
+            broken: Default::default(),
+        })
+    }
+
+    /// A free slot, if there is one. Called by one thread at a time; it never waits.
+    pub fn acquire(self: &Arc<Self>) -> Result<Option<WritableSlot>, RingFault> {
+        self.check()?;
+        for index in 0..self.control.slot_count() {
+            if self.collect(index)? != PRIVATE_FREE {
+                continue;
+            }
+            let slot = &self.slots[index as usize];
+            state::acquire(&self.control.slot(index).state).map_err(|found| self.fault(index, found, state::FREE))?;
+            slot.life.store(PRIVATE_FILLING, Ordering::Relaxed);
+            slot.arena_used.store(0, Ordering::Relaxed);
+            let writable = WritableSlot { ring: Arc::clone(self), index, published: AtomicBool::new(false) };
+            writable.reset_rows();
+            return Ok(Some(writable));
+        }
+        Ok(None)
+    }
+
+    /// Looks whether a lent slot came back, and returns the sidecar's word on it.
+    fn collect(&self, index: u32) -> Result<u8, RingFault> {
+        let slot = &self.slots[index as usize];
+        // Acquire: pairs with the Release in `publish`, which sets the ticket, and in `WritableSlot::drop`.
+        let life = slot.life.load(Ordering::Acquire);
+        if life != PRIVATE_LENT {
+            return Ok(life);
+        }
+        let ticket = unpack(slot.ticket.load(Ordering::Relaxed));
+        match state::observe(&self.control.slot(index).state, ticket) {
+            Ok(Lent::Free) => {
+                slot.life.store(PRIVATE_FREE, Ordering::Relaxed);
+                Ok(PRIVATE_FREE)
+            }
+            Ok(Lent::Filling | Lent::Ready | Lent::Held) => Ok(PRIVATE_LENT),
+            Err(found) => Err(self.fault(index, found, state::ready(ticket))),
+        }
+    }
+
+    /// Readable when the client has given back a slot. Watch it edge-triggered and never read it: the client shares
+    /// it, and could make a read block. What the sidecar itself frees (a dropped [`WritableSlot`],
+    /// [`RingWriter::reclaim_ready`]) is not told here.
+    pub fn freed_fd(&self) -> BorrowedFd<'_> {
+        self.freed.as_fd()
+    }
+
+    /// Whether the client says that it sleeps for want of a batch. For telemetry only.
+    pub fn client_waiting(&self) -> bool {
+        self.control.client().waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// How many slots are in each state now. A slot with a broken word counts as held.
+    pub fn slots_by_state(&self) -> SlotCounts {
+        let mut counts = SlotCounts::default();
+        for (index, slot) in self.slots.iter().enumerate() {
+            let count = match slot.life.load(Ordering::Acquire) {
+                PRIVATE_FREE => &mut counts.free,
+                PRIVATE_FILLING => &mut counts.filling,
+                _ => {
+                    let ticket = unpack(slot.ticket.load(Ordering::Relaxed));
+                    match state::observe(&self.control.slot(index as u32).state, ticket) {
+                        Ok(Lent::Free) => &mut counts.free,
+                        Ok(Lent::Filling) => &mut counts.filling,
+                        Ok(Lent::Ready) => &mut counts.ready,
+                        Ok(Lent::Held) | Err(_) => &mut counts.held,
+                    }
+                }
+            };
+            *count += 1;
+        }
+        counts
+    }
+
+    /// Tells the client that a message lies in the socket, and wakes it.
+    pub fn notify_events(&self) {
+        // Release: pairs with the Acquire in `RingReader::events`; the message was sent before.
+        self.control.sidecar().events.fetch_add(1, Ordering::Release);
+        self.bump();
+    }
+
+    /// Takes back every batch that waits and belongs to an older stream; those that the client took first stay with
+    /// it. Returns how many.
+    pub fn reclaim_ready(&self, older_than_generation: u32) -> u32 {
+        let mut reclaimed = 0;
+        for (index, slot) in self.slots.iter().enumerate() {
+            if slot.life.load(Ordering::Acquire) != PRIVATE_LENT {
+                continue;
+            }
+            let ticket = unpack(slot.ticket.load(Ordering::Relaxed));
+            // `life` stays: `collect` finds the word free, as if the client had given the slot back.
+            if ticket.generation < older_than_generation
+                && state::reclaim(&self.control.slot(index as u32).state, ticket)
+            {
+                reclaimed += 1;
+            }
+        }
+        reclaimed
+    }
+
+    /// Whether the client has broken the ring: [`RingWriter::acquire`] says how.
+    pub fn poisoned(&self) -> bool {
+        self.check().is_err()
+    }
+
+    /// How many slots there are.
+    pub fn slot_count(&self) -> u32 {
+        self.control.slot_count()
+    }
+
+    /// What a slot looks like.
+    pub fn layout(&self) -> &BatchLayout {
+        &self.layout
+    }
+
+    /// The first fault, if any.
+    pub fn check(&self) -> Result<(), RingFault> {
+        let pages = self.payload_guard.faults() + self.control_guard.faults();
+        if pages > 0 {
+            return Err(RingFault::Memory { pages });
+        }
+        // Acquire: pairs with the Release in `fault`.
+        match self.broken[0].load(Ordering::Acquire) {
+            0 => Ok(()),
+            slot => Err(RingFault::State {
+                slot: SlotIndex((slot - 1) as u32),
+                found: self.broken[1].load(Ordering::Relaxed),
+                expected: self.broken[2].load(Ordering::Relaxed),
+            }),
+        }
+    }
+
+    /// Notes a broken state word. A lost page explains it better if there is one.
+    fn fault(&self, index: u32, found: u64, expected: u64) -> RingFault {
+        if self.broken[0].load(Ordering::Relaxed) == 0 {
+            self.broken[1].store(found, Ordering::Relaxed);
+            self.broken[2].store(expected, Ordering::Relaxed);
+            self.broken[0].store(u64::from(index) + 1, Ordering::Release);
+        }
+        self.check().err().unwrap_or(RingFault::State { slot: SlotIndex(index), found, expected })
+    }
+
+    /// Wakes a waiting client.
+    fn bump(&self) {
+        let signal = &self.control.sidecar().ready_signal;
+        // Release: pairs with the Acquire in `RingReader::signal`. Who sees the new value sees what was published
+        // before it; who does not is kept from sleeping by the futex's own comparison.
+        signal.fetch_add(1, Ordering::Release);
+        // Waking can fail for a broken address only, and this one is mapped.
+        let woken = futex::wake_all(signal);
+        debug_assert!(woken.is_ok(), "{woken:?}");
+    }
+}
+
+fn pack(ticket: BatchTicket) -> u64 {
+    u64::from(ticket.generation) << 32 | u64::from(ticket.sequence)
+}
+
+fn unpack(word: u64) -> BatchTicket {
+    BatchTicket { generation: (word >> 32) as u32, sequence: word as u32 }
+}
+
+/// A slot that its holders alone may write. Dropped unpublished, it is free again.
+#[derive(Debug)]
+pub struct WritableSlot {
+    ring: Arc<RingWriter>,
+    index: u32,
+    published: AtomicBool,
+}
+
+impl WritableSlot {
+    /// Which one it is.
+    pub fn index(&self) -> SlotIndex {
+        SlotIndex(self.index)
+    }
+
+    /// The ring that it belongs to.
+    pub fn ring(&self) -> &Arc<RingWriter> {
+        &self.ring
+    }
+
+    /// What the slot looks like.
+    pub fn layout(&self) -> &BatchLayout {
+        &self.ring.layout
+    }
+
+    /// Copies one row into its place. Rows may be stored by several threads at once, each row by one at a time, and
+    /// again as often as needed.
+    ///
+    /// # Panics
+    /// If field or row is none of the layout's, `bytes` is not exactly a row, the slot is published, or another
+    /// thread is storing into the same row.
+    pub fn store(&self, field: usize, row: u32, bytes: &[u8]) {
+        let row_bytes = self.ring.layout.fields[field].row_bytes;
+        assert!(bytes.len() as u64 == row_bytes, "field {field}: {} bytes for a row of {row_bytes}", bytes.len());
+        self.store_strip(field, row, 0, bytes);
+    }
+
+    /// Copies a part of a row, `offset` bytes from its start; otherwise as [`WritableSlot::store`].
+    pub fn store_strip(&self, field: usize, row: u32, offset: usize, bytes: &[u8]) {
+        let layout = &self.ring.layout;
+        let place = &layout.fields[field];
+        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
+        let end = (offset as u64).checked_add(bytes.len() as u64);
+        assert!(end.is_some_and(|end| end <= place.row_bytes), "{offset} + {} of {}", bytes.len(), place.row_bytes);
+        let start = place.offset + u64::from(row) * place.row_bytes + offset as u64;
+        let _busy = self.enter(row);
+        self.copy_in(start, bytes);
+    }
+
+    /// Stores the key of a row; false, and the row has none, when the arena is full.
+    ///
+    /// # Panics
+    /// As [`WritableSlot::store`].
+    pub fn store_key(&self, row: u32, key: &str) -> bool {
+        let layout = &self.ring.layout;
+        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
+        let _busy = self.enter(row);
+        let keys_bytes = layout.keys_bytes();
+        let len = u32::try_from(key.len()).unwrap_or(u32::MAX);
+        // Relaxed: each thread gets bytes of its own, and `publish` is ordered by the caller's own count of rows.
+        let taken = self.private().arena_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            used.checked_add(len).filter(|&end| end <= keys_bytes)
+        });
+        let entry = taken.map_or(KeyEntry::NONE, |offset| KeyEntry { offset, len });
+        if taken.is_ok() {
+            self.copy_in(layout.arena_offset + u64::from(entry.offset), key.as_bytes());
+        }
+        self.copy_in(layout.entries_offset + u64::from(row) * 8, &entry.to_word().to_ne_bytes());
+        taken.is_ok()
+    }
+
+    /// Says whether the row is a sample of the epoch (true unless said otherwise) or a repeat that fills the batch.
+    ///
+    /// # Panics
+    /// As [`WritableSlot::store`].
+    pub fn set_valid(&self, row: u32, valid: bool) {
+        let layout = &self.ring.layout;
+        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
+        let _busy = self.enter(row);
+        self.copy_in(layout.valid_offset + u64::from(row), &[u8::from(valid)]);
+    }
+
+    /// Hands the batch to the client: every store must be done, by all threads. `report` is kept as it is, at most
+    /// [`crate::batch::REPORT_BYTES_MAX`] bytes.
+    ///
+    /// If the client has broken the slot's state word, nothing is published and the next
+    /// [`RingWriter::acquire`] tells.
+    ///
+    /// # Panics
+    /// If called twice, or the descriptor or the report is over the layout's bounds.
+    pub fn publish(&self, descriptor: BatchDescriptor, report: Option<&[u8]>) {
+        let layout = &self.ring.layout;
+        let report = report.unwrap_or(&[]);
+        assert!(descriptor.row_count <= layout.batch_size, "{} rows of {}", descriptor.row_count, layout.batch_size);
+        let report_offset = self.private().arena_used.load(Ordering::Relaxed);
+        let room = layout.arena_bytes - report_offset;
+        assert!(report.len() as u64 <= u64::from(room), "a report of {} bytes, room is {room}", report.len());
+        let twice = self.published.swap(true, Ordering::AcqRel);
+        assert!(!twice, "slot {} published twice", self.index);
+        self.copy_in(layout.arena_offset + u64::from(report_offset), report);
+        let report_bytes = report.len() as u32;
+        let record = self.ring.control.slot(self.index);
+        record.write(&descriptor, ArenaUse { used: report_offset + report_bytes, report_offset, report_bytes });
+        let private = self.private();
+        private.ticket.store(pack(descriptor.ticket), Ordering::Relaxed);
+        // Before the word: once that is ready the client may give the slot back, and the feeder that it wakes must find
+        // the slot lent. Release: pairs with the Acquire in `collect`.
+        private.life.store(PRIVATE_LENT, Ordering::Release);
+        match state::publish(&record.state, descriptor.ticket) {
+            Ok(()) => self.ring.bump(),
+            // The slot stays lent for ever: the ring is at its end.
+            Err(found) => drop(self.ring.fault(self.index, found, state::FILLING)),
+        }
+    }
+
+    /// Every row valid and without a key, whatever the slot held before.
+    fn reset_rows(&self) {
+        let layout = &self.ring.layout;
+        let rows = u64::from(layout.batch_size);
+        self.fill(layout.valid_offset, 1, rows);
+        self.fill(layout.entries_offset, 0xff, rows * 8);
+    }
+
+    fn private(&self) -> &PrivateSlot {
+        &self.ring.slots[self.index as usize]
+    }
+
+    /// Claims the row for one thread's store.
+    fn enter(&self, row: u32) -> RowBusy<'_> {
+        let busy = &self.private().row_busy[row as usize];
+        // Acquire: pairs with the Release in `RowBusy::drop`, so that a row's stores come one after the other.
+        assert!(!busy.swap(true, Ordering::Acquire), "two threads store into row {row} of slot {}", self.index);
+        let claimed = RowBusy(busy);
+        assert!(!self.published.load(Ordering::Relaxed), "store into slot {} after it was published", self.index);
+        claimed
+    }
+
+    /// A pointer to `bytes` bytes of this slot from `start`.
+    fn place(&self, start: u64, bytes: u64) -> NonNull<u8> {
+        let slot_bytes = self.ring.layout.slot_bytes;
+        assert!(start.checked_add(bytes).is_some_and(|end| end <= slot_bytes), "{start} + {bytes} of {slot_bytes}");
+        let offset = u64::from(self.index) * slot_bytes + start;
+        // SAFETY: the payload is `slot_count` times `slot_bytes` long, the index is below `slot_count`, and the range
+        // ends within its slot by the assert above; the whole size fits an isize, by `create`.
+        unsafe { self.ring.payload.start().add(offset as usize) }
+    }
+
+    fn copy_in(&self, start: u64, source: &[u8]) {
+        let target = self.place(start, source.len() as u64);
+        // SAFETY:
+        // - `target` is valid for `source.len()` bytes, by `place`;
+        // - `source` is private memory, so the two ranges cannot overlap;
+        // - no other thread of ours writes there: rows are claimed, arena bytes are handed out once, and the report
+        //   goes behind them in the one call of `publish`. What the client does there at the same time changes its
+        //   own batch only: nothing is read back.
+        unsafe { target.copy_from_nonoverlapping(NonNull::from(source).cast(), source.len()) };
+    }
+
+    fn fill(&self, start: u64, value: u8, bytes: u64) {
+        let target = self.place(start, bytes);
+        // SAFETY: valid for `bytes`, by `place`; called before anybody else has the slot.
+        unsafe { target.write_bytes(value, bytes as usize) };
+    }
+}
+
+impl Drop for WritableSlot {
+    fn drop(&mut self) {
+        if *self.published.get_mut() {
+            return;
+        }
+        match state::abandon(&self.ring.control.slot(self.index).state) {
+            // Release: pairs with the Acquire in `collect`; the feeder fills the slot next.
+            Ok(()) => self.private().life.store(PRIVATE_FREE, Ordering::Release),
+            Err(found) => drop(self.ring.fault(self.index, found, state::FILLING)),
+        }
+    }
+}
+
+/// A row that one thread stores into.
+struct RowBusy<'a>(&'a AtomicBool);
+
+impl Drop for RowBusy<'_> {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `enter`.
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,113 @@
+//! Sealed, reserved, nameless memory that can be passed to another process.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+
+/// Seals that fix the size for ever: no mapping can lose its pages to a truncation.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Pages are reserved in pieces of this size: fallocate undoes a whole piece when a signal interrupts it, and would
+/// never end if a piece took longer than the time between two signals.
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// Makes a memfd of exactly `bytes`, with every page allocated and the size sealed. `name` is for `/proc` only.
+///
+/// Fails with the kernel's `ENOSPC` or `ENOMEM` when the pages are not to be had.
+pub fn create_reserved(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Hardened systems (vm.memfd_noexec = 2) want it said that nothing will be executed; before Linux 6.3 nobody knew.
+    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        created => created?,
+    };
+    rustix::fs::ftruncate(&memory, bytes)?;
+    reserve(memory.as_fd(), bytes)?;
+    rustix::fs::fcntl_add_seals(&memory, SEALS)?;
+    Ok(memory)
+}
+
+/// Makes a memfd that holds `bytes`, for a list that is too long for a message.
+pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let mut written = 0;
+    while written < bytes.len() {
+        written += rustix::io::retry_on_intr(|| rustix::io::pwrite(&memory, &bytes[written..], written as u64))?;
+    }
+    Ok(memory)
+}
+
+/// Copies the first `bytes` of a file that another process made, and may still change, into private memory.
+pub fn read_contents(memory: &OwnedFd, bytes: u64) -> io::Result<Vec<u8>> {
+    let found = u64::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
+    if found < bytes {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{found} bytes where {bytes} were announced")));
+    }
+    let mut contents = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
+    let mut read = 0;
+    while read < contents.len() {
+        match rustix::io::retry_on_intr(|| rustix::io::pread(memory, &mut contents[read..], read as u64))? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            count => read += count,
+        }
+    }
+    Ok(contents)
+}
+
+/// Allocates the first `bytes` of a file now, so that no later write to a mapping of it can fail for want of memory.
+pub fn reserve(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let mut offset = 0;
+    while offset < bytes {
+        let piece = RESERVE_BYTES.min(bytes - offset);
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(memory, FallocateFlags::KEEP_SIZE, offset, piece))?;
+        offset += piece;
+    }
+    Ok(())
+}
+
+/// Checks that a memfd received from another process has exactly `bytes` and can never change its size.
+pub fn check_sealed(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let seals = rustix::fs::fcntl_get_seals(memory)?;
+    if !seals.contains(SEALS) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the shared memory is not sealed: has {seals:?}, needs {SEALS:?}"),
+        ));
+    }
+    // The size is read after the seals: before them it could still change.
+    let found = rustix::fs::fstat(memory)?.st_size;
+    if u64::try_from(found) != Ok(bytes) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the shared memory has {found} bytes, needs {bytes}"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_at_its_size() {
+        let memory = create_reserved("feedline-test", 3 << 20).expect("memfd");
+        check_sealed(memory.as_fd(), 3 << 20).expect("as made");
+        assert_eq!(rustix::fs::fstat(&memory).expect("stat").st_blocks * 512, 3 << 20, "pages are allocated");
+        assert!(rustix::fs::ftruncate(&memory, 0).is_err(), "shrunk in spite of the seal");
+        assert!(rustix::fs::ftruncate(&memory, 4 << 20).is_err(), "grown in spite of the seal");
+        let wrong = check_sealed(memory.as_fd(), 4 << 20).expect_err("another size");
+        assert!(wrong.to_string().contains("3145728 bytes, needs 4194304"), "{wrong}");
+    }
+
+    #[test]
+    fn unsealed_is_refused() {
+        let memory =
+            rustix::fs::memfd_create("feedline-test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
+        rustix::fs::ftruncate(&memory, 4096).expect("size");
+        let unsealed = check_sealed(memory.as_fd(), 4096).expect_err("no seals");
+        assert!(unsealed.to_string().contains("not sealed"), "{unsealed}");
+    }
+}
