@@ -10,9 +10,12 @@ use std::sync::atomic::AtomicU8;
 use std::sync::Arc;
 
 use feedline_loader::client::Lease;
-use pyo3::exceptions::{PyBufferError, PyRuntimeError};
+use feedline_loader::{Error, Result};
+use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+
+use crate::errors::to_python;
 
 /// 64 bytes on a cache line: what private memory is made of, so that copies are aligned as slots are. Python writes
 /// to them while Rust holds the box, hence the atomics.
@@ -40,8 +43,8 @@ impl Field {
     }
 
     /// The first `bytes` of field `index` of `lease`, copied out.
-    pub fn copied(lease: &Lease, index: usize, bytes: usize) -> Self {
-        let (source, source_bytes) = lease.field(index);
+    pub fn copied(lease: &Lease, index: usize, bytes: usize) -> Result<Self> {
+        let (source, source_bytes) = lease.field(index)?;
         assert!(bytes <= source_bytes, "a field of {source_bytes} bytes was asked for {bytes}");
         let mut lines = Box::<[CacheLine]>::new_uninit_slice(bytes.div_ceil(size_of::<CacheLine>()));
         let target = lines.as_mut_ptr().cast::<u8>();
@@ -57,13 +60,14 @@ impl Field {
         unsafe { rest.write_bytes(0, tail) };
         // SAFETY: the copy and the zeros after it have written every byte, and any bytes are a `CacheLine`.
         let lines = unsafe { lines.assume_init() };
-        Self { memory: Memory::Private(lines), bytes }
+        Ok(Self { memory: Memory::Private(lines), bytes })
     }
 
-    fn start(&self) -> *mut u8 {
+    /// First byte; an error in a forked child, where the ring is not mapped.
+    fn start(&self) -> Result<*mut u8> {
         match &self.memory {
-            Memory::Slot { lease, index } => lease.field(*index).0.as_ptr(),
-            Memory::Private(lines) => lines.as_ptr().cast::<u8>().cast_mut(),
+            Memory::Slot { lease, index } => Ok(lease.field(*index)?.0.as_ptr()),
+            Memory::Private(lines) => Ok(lines.as_ptr().cast::<u8>().cast_mut()),
         }
     }
 }
@@ -86,7 +90,7 @@ impl Field {
             return Err(PyBufferError::new_err("a buffer was asked for without a place to describe it"));
         }
         let field = slf.get();
-        let start = field.start().cast::<c_void>();
+        let start = field.start().map_err(|error| PyBufferError::new_err(error.to_string()))?.cast::<c_void>();
         let bytes = ffi::Py_ssize_t::try_from(field.bytes).expect("an allocation fits isize");
         // SAFETY:
         // - `view` is not null, and the interpreter vouches for it otherwise;
@@ -98,18 +102,26 @@ impl Field {
     }
 }
 
-/// Keys, marks and faults of a batch: in the slot, or taken out of it.
-enum Words {
-    Slot(Arc<Lease>),
-    Settled { keys: Vec<String>, valid: Vec<bool>, report: String },
+/// Keys, marks and faults of a batch.
+#[derive(Clone)]
+struct Words {
+    keys: Vec<String>,
+    valid: Vec<bool>,
+    report: String,
 }
 
 impl Words {
-    fn settled(lease: &Lease) -> PyResult<Self> {
-        let report = serde_json::to_string(&lease.report())
-            .map_err(|error| PyRuntimeError::new_err(format!("cannot encode a report: {error}")))?;
-        Ok(Self::Settled { keys: lease.keys(), valid: lease.valid(), report })
+    fn read(lease: &Lease) -> Result<Self> {
+        let report = serde_json::to_string(&lease.report()?)
+            .map_err(|error| Error::protocol(format!("cannot encode a report: {error}")))?;
+        Ok(Self { keys: lease.keys()?, valid: lease.valid()?, report })
     }
+}
+
+/// Where the words are: in the slot until asked for, or taken out of it.
+enum WordsPlace {
+    Slot(Arc<Lease>),
+    Private(Words),
 }
 
 /// What a batch says about itself beside its tensors.
@@ -136,12 +148,12 @@ pub struct BatchInfo {
     /// Whether the batch came as a private copy because too many slots were held.
     #[pyo3(get)]
     is_overflow: bool,
-    words: Words,
+    words: WordsPlace,
 }
 
 impl BatchInfo {
     /// Describes the batch of `lease`. Its words stay in the slot until asked for where the batch holds it anyway.
-    pub fn new(lease: Arc<Lease>, is_borrowed: bool, is_overflow: bool) -> PyResult<Self> {
+    pub fn new(lease: Arc<Lease>, is_borrowed: bool, is_overflow: bool) -> Result<Self> {
         Ok(Self {
             epoch: lease.epoch(),
             position: lease.position(),
@@ -150,7 +162,7 @@ impl BatchInfo {
             fault_count: lease.fault_count(),
             is_borrowed,
             is_overflow,
-            words: if is_borrowed { Words::Slot(lease) } else { Words::settled(&lease)? },
+            words: if is_borrowed { WordsPlace::Slot(lease) } else { WordsPlace::Private(Words::read(&lease)?) },
         })
     }
 }
@@ -159,18 +171,12 @@ impl BatchInfo {
 impl BatchInfo {
     /// The keys of the samples, whether each row counts (false for the repeats of ``tail="pad"``), and the faults as a
     /// JSON list. Read from the slot, which this object then still holds.
-    fn words(&self) -> PyResult<(Vec<String>, Vec<bool>, String)> {
-        let read;
+    #[expect(clippy::type_complexity, reason = "one tuple for Python to unpack")]
+    fn words(&self, py: Python<'_>) -> PyResult<(Vec<String>, Vec<bool>, String)> {
         let words = match &self.words {
-            Words::Slot(lease) => {
-                read = Words::settled(lease)?;
-                &read
-            }
-            settled @ Words::Settled { .. } => settled,
+            WordsPlace::Slot(lease) => Words::read(lease).map_err(|error| to_python(py, &error, None))?,
+            WordsPlace::Private(words) => words.clone(),
         };
-        match words {
-            Words::Settled { keys, valid, report } => Ok((keys.clone(), valid.clone(), report.clone())),
-            Words::Slot(_) => unreachable!("read just above"),
-        }
+        Ok((words.keys, words.valid, words.report))
     }
 }

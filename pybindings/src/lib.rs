@@ -7,6 +7,7 @@
 mod anchor;
 mod batch;
 mod errors;
+mod geometry;
 mod stream;
 mod wait;
 
@@ -23,6 +24,8 @@ mod _native {
     use super::anchor::Anchor;
     #[pymodule_export]
     use super::batch::{BatchInfo, Field};
+    #[pymodule_export]
+    use super::geometry::draw_geometry;
     #[pymodule_export]
     use super::stream::Stream;
     #[pymodule_export]
@@ -48,7 +51,7 @@ fn check_spec(py: Python<'_>, spec: &str) -> PyResult<()> {
     stream::parse_spec(py, spec).map(|_| ())
 }
 
-/// The shard files that absolute paths and patterns (braces, globs) name, in order.
+/// The shard files that `patterns` (paths, braces, globs, ``::`` between) name, in order, as absolute paths.
 #[pyfunction]
 fn expand_shards(py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<OsString>> {
     let shards = feedline_loader::shard::expand(&patterns).map_err(|error| errors::to_python(py, &error, None))?;

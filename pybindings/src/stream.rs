@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, TryLockError};
 
+use feedline_loader::Error;
+use feedline_loader::augment::ImageRecipe;
 use feedline_loader::client::{self, Attachments, Lease};
-use feedline_loader::spec::JobSpec;
+use feedline_loader::spec::{FieldKind, JobSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -220,21 +222,19 @@ impl Inner {
         self.place = Place { epoch: lease.epoch(), position: lease.end_position() };
         let rows = lease.rows() as usize;
         let lease = Arc::new(lease);
-        let fields: Vec<Field> = self
-            .fields
-            .iter()
-            .enumerate()
-            .map(|(index, field)| {
-                let bytes = field.row_bytes * rows;
-                if field.is_small || delivery != Delivery::Borrowed {
-                    Field::copied(&lease, index, bytes)
-                } else {
-                    Field::borrowed(&lease, index, bytes)
-                }
-            })
-            .collect();
+        let field_of = |(index, field): (usize, &FieldShape)| {
+            let bytes = field.row_bytes * rows;
+            if field.is_small || delivery != Delivery::Borrowed {
+                Field::copied(&lease, index, bytes)
+            } else {
+                Ok(Field::borrowed(&lease, index, bytes))
+            }
+        };
+        let raise = |error: Error| to_python(py, &error, None);
+        let fields = self.fields.iter().enumerate().map(field_of).collect::<Result<Vec<_>, _>>().map_err(raise)?;
         let is_borrowed = delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
-        let info = BatchInfo::new(lease, is_borrowed, delivery == Delivery::Copied { is_overflow: true })?;
+        let is_overflow = delivery == Delivery::Copied { is_overflow: true };
+        let info = BatchInfo::new(lease, is_borrowed, is_overflow).map_err(raise)?;
         Ok((info, fields))
     }
 }
@@ -243,8 +243,18 @@ impl Inner {
 pub fn parse_spec(py: Python<'_>, spec: &str) -> PyResult<JobSpec> {
     let spec: JobSpec =
         serde_json::from_str(spec).map_err(|error| PyValueError::new_err(format!("the job spec is malformed: {error}")))?;
-    spec.check().map_err(|error| to_python(py, &error, None))?;
+    check(&spec).map_err(|error| to_python(py, &error, None))?;
     Ok(spec)
+}
+
+fn check(spec: &JobSpec) -> Result<(), Error> {
+    spec.check()?;
+    for field in &spec.fields {
+        if let FieldKind::Image(image) = &field.kind {
+            ImageRecipe::compile(image)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ def test_transforms_become_specs(transform, spec) -> None:
     [
         (lambda: RandomResizedCrop("224"), TypeError, "int or a sequence"),
         (lambda: RandomResizedCrop((1, 2, 3)), TypeError, "one or two"),
-        (lambda: RandomResizedCrop(0), ValueError, "1 to 65535"),
+        (lambda: RandomResizedCrop(0), ValueError, "1 to 16384"),
         (lambda: RandomResizedCrop(2.5), TypeError, "int or a sequence"),
         (lambda: RandomResizedCrop(8, scale=0.5), TypeError, "min, max"),
         (lambda: RandomResizedCrop(8, scale=(0.9, 0.1)), ValueError, "min <= max"),

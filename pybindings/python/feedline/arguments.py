@@ -23,7 +23,7 @@ Tail = Literal["short", "drop", "pad"]
 
 
 def shard_patterns(shards: object) -> list[str]:
-    """The shards as absolute paths and patterns."""
+    """The shards as a list of paths and patterns."""
     if isinstance(shards, str | os.PathLike):
         listed: list[Any] = [shards]
     elif isinstance(shards, Iterable):
@@ -38,7 +38,7 @@ def shard_patterns(shards: object) -> list[str]:
     patterns = [os.fspath(shard) for shard in listed]
     if not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise TypeError(f"shards must be non-empty strings or paths, got {shards!r}")
-    return [os.path.abspath(part) for pattern in patterns for part in pattern.split("::")]
+    return patterns
 
 
 def refuse_samplers(sampler: object, batch_sampler: object) -> None:

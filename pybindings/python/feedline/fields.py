@@ -14,6 +14,9 @@ from typing import Any
 #: Images of more pixels are refused from their header, before memory is taken: Pillow's limit for an error.
 MAX_PIXELS = 2 * 89_478_485
 
+#: Longest side of an output.
+MAX_SIDE = 16_384
+
 
 def _pair(size: object, owner: str) -> tuple[int, int]:
     """(height, width) from an int or a sequence of one or two, as torchvision reads it."""
@@ -29,8 +32,8 @@ def _pair(size: object, owner: str) -> tuple[int, int]:
 def _side(side: object, owner: str) -> int:
     if not isinstance(side, int) or isinstance(side, bool):
         raise TypeError(f"{owner}: a side is an int, got {side!r}")
-    if not 1 <= side <= 65_535:
-        raise ValueError(f"{owner}: a side must be 1 to 65535 pixels, got {side}")
+    if not 1 <= side <= MAX_SIDE:
+        raise ValueError(f"{owner}: a side must be 1 to {MAX_SIDE} pixels, got {side}")
     return side
 
 
