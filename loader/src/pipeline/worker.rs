@@ -72,7 +72,8 @@ impl Worker {
     fn work(&mut self, work: RowWork) {
         let batch = work.batch.clone();
         let stream = &batch.stream;
-        let clock = WorkerClock::start(&self.stages, stream.counters());
+        let stages = self.stages.clone();
+        let clock = WorkerClock::start(&stages, stream.counters());
         let outcome = self.assemble(&work);
         drop(clock);
         match outcome {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -24,6 +24,13 @@ pub enum Trigger {
 /// A set of descriptors.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
+
+/// Readable when one of its descriptors is due, so that a set can be waited for like any of them.
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Epoll {
     /// An empty set.
@@ -65,8 +72,6 @@ impl Epoll {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
     use crate::sys::eventfd;
 

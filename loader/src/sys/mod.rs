@@ -18,3 +18,4 @@ pub mod sigbus;
 pub mod simd_resize;
 pub mod socket;
 pub mod uring;
+pub mod watch;

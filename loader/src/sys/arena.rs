@@ -1,0 +1,285 @@
+//! The memory that reads go to: one mapping made at start, cut into buffers of whole pages.
+//!
+//! One thread takes buffers out, any thread drops them. A dropped buffer travels back through a lock-free queue, so that
+//! neither side waits for the other. What is too large for the arena gets a mapping of its own.
+#![expect(unsafe_code, reason = "maps memory and hands out exclusive parts of it")]
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_queue::ArrayQueue;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::memory::Mebibytes;
+use crate::error::{Error, Result};
+
+/// Longest read, in bytes: of [`OVERSIZED_BYTES_MAX`] so much that the four reads of one row always fit.
+pub const READ_BYTES_MAX: u32 = 256 << 20;
+
+/// Most memory that buffers outside the arena use together, in bytes.
+pub const OVERSIZED_BYTES_MAX: u64 = 4 * READ_BYTES_MAX as u64;
+
+/// A read longer than the arena's size divided by this gets memory of its own. Four reads of one row fit an arena that
+/// is otherwise empty, so a row can always be read in the end.
+const ARENA_SHARE: usize = 4;
+
+/// The arena: owned by the thread that takes buffers out.
+///
+/// The memory is given back to the system when the arena, its buffers and the readers that registered it are all gone.
+#[derive(Debug)]
+pub struct Arena {
+    shared: Arc<Shared>,
+    /// Free spans by address; neighbours are always joined. Its capacity is never exceeded.
+    free: Vec<Span>,
+    oversized: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    memory: Mapping,
+    page_bytes: usize,
+    /// Has a place for every page, so a push never fails.
+    returned: ArrayQueue<Span>,
+    oversized_bytes: AtomicU64,
+}
+
+/// Pages that have exactly one owner: a span is never copied, only split and joined.
+#[derive(Debug, PartialEq, Eq)]
+struct Span {
+    first: u32,
+    pages: u32,
+}
+
+impl Span {
+    /// Cuts off the first `pages`; the rest is `None` when nothing is left.
+    fn split(self, pages: u32) -> (Self, Option<Self>) {
+        debug_assert!(pages <= self.pages);
+        let rest = self.pages - pages;
+        (Self { first: self.first, pages }, (rest > 0).then_some(Self { first: self.first + pages, pages: rest }))
+    }
+
+    fn end(&self) -> u32 {
+        self.first + self.pages
+    }
+}
+
+impl Arena {
+    /// Reserves `bytes`, rounded up to whole pages. The pages are filled in as they are first used.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let page_bytes = rustix::param::page_size();
+        let pages = u32::try_from(bytes.div_ceil(page_bytes)).ok().filter(|&pages| pages > 0);
+        let Some(pages) = pages else {
+            return Err(Error::config(format!(
+                "a read arena of {bytes} bytes cannot be made: it has between 1 and {} pages of {page_bytes} bytes",
+                u32::MAX
+            )));
+        };
+        let memory = Mapping::new(pages as usize * page_bytes).map_err(|source| Error::Resources {
+            message: format!(
+                "cannot reserve {} for reads: {source}; free some memory or raise the limit on address space (ulimit -v)",
+                Mebibytes(bytes as u64)
+            ),
+        })?;
+        // Only a wish: the copy from the page cache then touches fewer page tables.
+        memory.prefer_huge_pages();
+        let mut free = Vec::with_capacity(pages as usize / 2 + 2);
+        free.push(Span { first: 0, pages });
+        let returned = ArrayQueue::new(pages as usize);
+        let oversized_bytes = AtomicU64::new(0);
+        Ok(Self { shared: Arc::new(Shared { memory, page_bytes, returned, oversized_bytes }), free, oversized: 0 })
+    }
+
+    /// A buffer of exactly `len` bytes; `None` when there is no room until other buffers are dropped.
+    ///
+    /// Fails when there never will be room: more than [`READ_BYTES_MAX`], or the system refuses the memory.
+    pub fn allocate(&mut self, len: u64) -> Result<Option<ReadBuffer>> {
+        let Some(len) = u32::try_from(len).ok().filter(|&len| len <= READ_BYTES_MAX) else {
+            return Err(Error::Resources {
+                message: format!(
+                    "a read of {} is refused: at most {} are read at once; split the sample",
+                    Mebibytes(len),
+                    Mebibytes(u64::from(READ_BYTES_MAX))
+                ),
+            });
+        };
+        if len as usize > self.shared.memory.bytes / ARENA_SHARE && len as usize > self.shared.page_bytes {
+            return self.allocate_own(len);
+        }
+        while let Some(span) = self.shared.returned.pop() {
+            self.give_back(span);
+        }
+        let pages = u32::try_from((len as usize).div_ceil(self.shared.page_bytes)).expect("fewer than bytes").max(1);
+        // The lowest address that fits: the same pages are used again while they are in the CPU's caches, and the
+        // registered part, which lies first, is used most.
+        let Some(index) = self.free.iter().position(|span| span.pages >= pages) else { return Ok(None) };
+        let whole = std::mem::replace(&mut self.free[index], Span { first: 0, pages: 0 });
+        let (span, rest) = whole.split(pages);
+        match rest {
+            Some(rest) => self.free[index] = rest,
+            None => drop(self.free.remove(index)),
+        }
+        // SAFETY: a span lies within the mapping of its arena.
+        let address = unsafe { self.shared.memory.address.add(span.first as usize * self.shared.page_bytes) };
+        Ok(Some(ReadBuffer { address, len, home: Home::Arena(Some(span)), shared: self.shared.clone() }))
+    }
+
+    /// How many buffers got memory of their own so far, because they were longer than a quarter of the arena.
+    pub fn oversized(&self) -> u64 {
+        self.oversized
+    }
+
+    /// Its size, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.shared.memory.bytes
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    fn allocate_own(&mut self, len: u32) -> Result<Option<ReadBuffer>> {
+        // Only this thread adds, so the sum cannot grow between the look and the addition.
+        let used = self.shared.oversized_bytes.load(Ordering::Relaxed);
+        if used + u64::from(len) > OVERSIZED_BYTES_MAX {
+            return Ok(None);
+        }
+        let memory = Mapping::new(len as usize).map_err(|source| Error::Resources {
+            message: format!(
+                "cannot get {} for one read: {source}; other such reads use {}, the arena for ordinary ones has {}",
+                Mebibytes(u64::from(len)),
+                Mebibytes(used),
+                Mebibytes(self.bytes() as u64)
+            ),
+        })?;
+        self.shared.oversized_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        self.oversized += 1;
+        Ok(Some(ReadBuffer { address: memory.address, len, home: Home::Own(memory), shared: self.shared.clone() }))
+    }
+
+    /// Puts a span among the free ones and joins it with its neighbours.
+    fn give_back(&mut self, span: Span) {
+        let index = self.free.partition_point(|other| other.first < span.first);
+        let joins_before = index > 0 && self.free[index - 1].end() == span.first;
+        let joins_after = self.free.get(index).is_some_and(|next| next.first == span.end());
+        match (joins_before, joins_after) {
+            (true, true) => {
+                let after = self.free.remove(index);
+                self.free[index - 1].pages += span.pages + after.pages;
+            }
+            (true, false) => self.free[index - 1].pages += span.pages,
+            (false, true) => {
+                self.free[index].first = span.first;
+                self.free[index].pages += span.pages;
+            }
+            (false, false) => self.free.insert(index, span),
+        }
+    }
+}
+
+impl Shared {
+    /// First byte and length of the mapping.
+    pub(crate) fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.memory.address, self.memory.bytes)
+    }
+}
+
+/// Memory for one read, with exactly one owner: whoever fills it (a reader, while the read is in flight) or reads it.
+#[derive(Debug)]
+pub struct ReadBuffer {
+    address: NonNull<u8>,
+    len: u32,
+    home: Home,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+enum Home {
+    /// Taken out when the buffer drops.
+    Arena(Option<Span>),
+    /// Unmapped when the buffer drops.
+    Own(#[expect(dead_code, reason = "held for its drop")] Mapping),
+}
+
+// SAFETY: the memory has one owner and is not tied to a thread.
+unsafe impl Send for ReadBuffer {}
+// SAFETY: a shared reference gives only reading access.
+unsafe impl Sync for ReadBuffer {}
+
+impl ReadBuffer {
+    /// The bytes: as many as were asked for. Before a read has filled them, what an earlier one left, or zeros.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: `len` bytes from `address` lie in a live mapping (`home`, or `shared` that it is a part of), were zeros
+        // at first, and belong to this buffer alone.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len as usize) }
+    }
+
+    /// How many bytes.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True for a buffer of no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`, and the exclusive reference makes ours the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len as usize) }
+    }
+
+    /// Where the kernel writes to. Moving the buffer does not move its bytes.
+    pub(super) fn address(&mut self) -> NonNull<u8> {
+        self.address
+    }
+}
+
+impl Drop for ReadBuffer {
+    fn drop(&mut self) {
+        match &mut self.home {
+            Home::Arena(span) => {
+                let span = span.take().expect("taken only here");
+                self.shared.returned.push(span).expect("there is a place for every page");
+            }
+            Home::Own(_) => {
+                self.shared.oversized_bytes.fetch_sub(u64::from(self.len), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// An anonymous, private mapping of zeros.
+#[derive(Debug)]
+struct Mapping {
+    address: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process; who may touch which part of it is the business of `Span`.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: the kernel picks a place where nothing is yet.
+        let address = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
+        Ok(Self { address: NonNull::new(address.cast()).expect("the kernel maps nothing at 0"), bytes })
+    }
+
+    fn prefer_huge_pages(&self) {
+        // SAFETY: the advice changes no contents.
+        let _ = unsafe { rustix::mm::madvise(self.address.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: ours since `new`, and whoever uses a part of it keeps it from being dropped.
+        let unmapped = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
