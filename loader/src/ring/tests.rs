@@ -477,6 +477,15 @@ fn a_forked_child_is_refused_by_name() {
 }
 
 #[test]
+fn any_thread_may_have_them() {
+    fn check<T: Send + Sync>() {}
+    check::<RingWriter>();
+    check::<WritableSlot>();
+    check::<RingReader>();
+    check::<HeldSlot>();
+}
+
+#[test]
 fn tickets_have_bounds() {
     assert!(BatchTicket::new(BatchTicket::GENERATION_MAX, BatchTicket::SEQUENCE_MAX).is_ok());
     assert!(BatchTicket::new(BatchTicket::GENERATION_MAX + 1, 0).is_err());

@@ -58,7 +58,8 @@ impl WritableSlot {
         self.copy_in(start, bytes);
     }
 
-    /// Stores the key of a row; false, and the row has none, when the arena is full.
+    /// Stores the key of a row; false, and the row has none, when the arena is full. Each call takes new room, also for
+    /// a row that had a key already.
     ///
     /// # Panics
     /// As [`WritableSlot::store`].
