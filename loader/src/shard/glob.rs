@@ -99,7 +99,12 @@ pub(super) fn files(pattern: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// What in `folder` fits `pattern`; the entry of that very name, if there is one.
 fn entries(folder: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
+    let literal = folder.join(pattern);
+    if literal.exists() {
+        return Ok(vec![literal]);
+    }
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -110,10 +115,8 @@ fn entries(folder: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let name = entry?.file_name();
-        let fits = name
-            .to_str()
-            .is_some_and(|name| matches(pattern, name) && !(name.starts_with('.') && !pattern.starts_with('.')));
-        if fits {
+        let shown = |name: &str| pattern.starts_with('.') || !name.starts_with('.');
+        if name.to_str().is_some_and(|name| shown(name) && matches(pattern, name)) {
             found.push(folder.join(name));
         }
     }
