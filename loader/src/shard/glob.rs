@@ -122,3 +122,34 @@ fn entries(folder: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_texts() {
+        let check = |pattern: &str, fit: &[&str], unfit: &[&str]| {
+            for text in fit {
+                assert!(matches(pattern, text), "{pattern} {text}");
+            }
+            for text in unfit {
+                assert!(!matches(pattern, text), "{pattern} {text}");
+            }
+        };
+        check("", &[""], &["a"]);
+        check("*", &["", "a", "ab"], &[]);
+        check("a*b*c", &["abc", "aXbYc", "abbcc"], &["ab", "abcd", "xabc"]);
+        check("*.tar", &["a.tar", ".tar", "a.tar.tar"], &["a.tar.gz", "atar"]);
+        check("s-??.tar", &["s-01.tar", "s-äö.tar"], &["s-1.tar", "s-001.tar"]);
+        check("[a-c]", &["a", "b", "c"], &["d", "", "ab"]);
+        check("[!a-c]", &["d", "-"], &["a", ""]);
+        check("[^a]", &["b"], &["a"]);
+        check("[]x]", &["]", "x"], &["a"]);
+        check("[!]]", &["a"], &["]"]);
+        check("[a-]", &["a", "-"], &["b"]);
+        check("[abc", &["[abc"], &["a"]);
+        check("**a", &["a", "ba"], &["b"]);
+        check("*a*a*a*a*b", &["aaaab"], &["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]);
+    }
+}
