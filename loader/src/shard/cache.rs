@@ -138,3 +138,22 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_comes_from_the_environment() {
+        let check = |variables: &[(&str, &str)], expected: Option<&str>| {
+            let find =
+                |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| PathBuf::from(value));
+            assert_eq!(default_folder(find), expected.map(PathBuf::from), "{variables:?}");
+        };
+        check(&[("FEEDLINE_CACHE", "/c"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/c"));
+        check(&[("FEEDLINE_CACHE", ""), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/x/feedline"));
+        check(&[("XDG_CACHE_HOME", "relative"), ("HOME", "/h")], Some("/h/.cache/feedline"));
+        check(&[("HOME", "/h")], Some("/h/.cache/feedline"));
+        check(&[], None);
+    }
+}

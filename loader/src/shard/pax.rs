@@ -93,7 +93,7 @@ mod tests {
         check("14 path=a=\nb\n\n\0\0", Overrides { path: Some(b"a=\nb\n".to_vec()), ..Overrides::default() });
         check("10 size=7\n10 size=8\n", Overrides { size: Some(8), ..Overrides::default() });
         check("10 size=7\n8 size=\n", Overrides::default());
-        check("21 GNU.sparse.major=1\n", Overrides { sparse: true, ..Overrides::default() });
+        check("22 GNU.sparse.major=1\n", Overrides { sparse: true, ..Overrides::default() });
     }
 
     #[test]
