@@ -13,4 +13,6 @@ pub mod memory;
 pub mod shared;
 pub mod sigbus;
 pub mod socket;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod uring;
