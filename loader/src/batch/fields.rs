@@ -39,7 +39,6 @@ impl FieldRecipe {
 }
 
 /// One worker's memory for turning bytes into rows; nothing is allocated once it is warm.
-#[derive(Debug)]
 pub struct FieldWorker {
     images: ImageWorker,
 }

@@ -263,3 +263,113 @@ impl BatchLayout {
         self.fields.iter().position(|field| field.name == name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn image(side: u32) -> FieldLayout {
+        FieldLayout::new("image", Dtype::Uint8, [side, side, 3]).expect("field")
+    }
+
+    fn label() -> FieldLayout {
+        FieldLayout::new("label", Dtype::Int64, []).expect("field")
+    }
+
+    #[test]
+    fn the_layout_of_an_ordinary_batch() {
+        let layout = BatchLayout::new(vec![image(224), label()], 256, 64).expect("layout");
+        assert_eq!((layout.fields[0].offset, layout.fields[0].row_bytes), (0, 150_528));
+        assert_eq!((layout.fields[1].offset, layout.fields[1].row_bytes), (256 * 150_528, 8));
+        assert_eq!(layout.valid_offset, 256 * 150_528 + 2_048);
+        assert_eq!(layout.entries_offset, layout.valid_offset + 256);
+        assert_eq!(layout.arena_offset, layout.entries_offset + 2_048);
+        assert_eq!((layout.arena_bytes, layout.keys_bytes()), (16_384 + 65_536, 16_384));
+        assert_eq!(layout.slot_bytes, 590 << 16);
+        assert_eq!((layout.field_index("label"), layout.field_index("mask")), (Some(1), None));
+    }
+
+    #[test]
+    fn refusals() {
+        let check = |fields: Vec<FieldLayout>, batch_size: u32, key_bytes_max: u32, words: &str| {
+            let refused = BatchLayout::new(fields, batch_size, key_bytes_max).expect_err(words).to_string();
+            assert!(refused.contains(words), "{refused}");
+        };
+        check(vec![], 1, 0, "at least one field");
+        check(vec![label()], 0, 0, "batch_size must be 1 to 1048576, got 0");
+        check(vec![label()], (1 << 20) + 1, 0, "got 1048577");
+        check(vec![label()], 1 << 20, 4096, "1048576 rows of fields label with keys of 4096 bytes");
+        check(vec![label()], 1 << 20, u32::MAX, "over the 16 GiB");
+        check(vec![image(20_000), label()], 16, 0, "fields image, label");
+        let shape = |shape: &[u32]| FieldLayout::new("f", Dtype::Float64, shape).map(|field| field.row_bytes).ok();
+        assert_eq!(shape(&[u32::MAX, u32::MAX, u32::MAX]), None);
+        assert_eq!(shape(&[1 << 31]), Some(16 << 30));
+        assert_eq!(shape(&[(1 << 31) + 1]), None);
+        assert_eq!(shape(&[1; 8]), Some(8));
+        assert_eq!(shape(&[1; 9]), None);
+        assert_eq!(shape(&[0, 5]), Some(0));
+    }
+
+    #[test]
+    fn every_difference_changes_the_hash_or_is_refused() {
+        let layout = BatchLayout::new(vec![image(8), label()], 4, 16).expect("layout");
+        layout.check().expect("sound");
+        let changes: [fn(&mut BatchLayout); 11] = [
+            |layout| layout.batch_size = 3,
+            |layout| layout.key_bytes_max = 17,
+            |layout| layout.valid_offset += 64,
+            |layout| layout.entries_offset -= 8,
+            |layout| layout.arena_offset = u64::MAX,
+            |layout| layout.arena_bytes += 1,
+            |layout| layout.slot_bytes *= 2,
+            |layout| layout.fields[0].name.push('s'),
+            |layout| layout.fields[1].dtype = Dtype::Float64,
+            |layout| layout.fields[0].shape = vec![8, 24],
+            |layout| layout.fields[0].row_bytes = 191,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut changed = layout.clone();
+            change(&mut changed);
+            assert_ne!(changed.layout_hash(), layout.layout_hash(), "change {number}");
+            // Names and equal-sized types and shapes give another sound layout; everything else contradicts itself.
+            assert_eq!(changed.check().is_ok(), (7..=9).contains(&number), "change {number}: {changed:?}");
+        }
+    }
+
+    fn any_field() -> impl Strategy<Value = FieldLayout> {
+        let dtype =
+            prop::sample::select(vec![Dtype::Uint8, Dtype::Int32, Dtype::Int64, Dtype::Float32, Dtype::Float64]);
+        (dtype, prop::collection::vec(0_u32..40, 0..4))
+            .prop_map(|(dtype, shape)| FieldLayout::new("field", dtype, shape).expect("small"))
+    }
+
+    proptest! {
+        #[test]
+        fn parts_are_aligned_disjoint_and_inside(
+            fields in prop::collection::vec(any_field(), 1..6),
+            batch_size in 1_u32..300,
+            key_bytes_max in 0_u32..500,
+        ) {
+            let layout = BatchLayout::new(fields, batch_size, key_bytes_max).expect("small");
+            let rows = u64::from(batch_size);
+            let mut parts: Vec<_> =
+                layout.fields.iter().map(|field| (field.offset, field.row_bytes * rows)).collect();
+            parts.push((layout.valid_offset, rows));
+            parts.push((layout.entries_offset, 8 * rows));
+            parts.push((layout.arena_offset, u64::from(layout.arena_bytes)));
+            let mut end = 0;
+            for (offset, bytes) in parts {
+                prop_assert!(offset >= end && offset % FIELD_ALIGN_BYTES == 0);
+                end = offset + bytes;
+            }
+            prop_assert!(end <= layout.slot_bytes && layout.slot_bytes % SLOT_ALIGN_BYTES == 0);
+            let text = serde_json::to_string(&layout).expect("JSON");
+            let back: BatchLayout = serde_json::from_str(&text).expect("JSON");
+            back.check().expect("sound");
+            prop_assert_eq!(back.layout_hash(), layout.layout_hash());
+            prop_assert_eq!(back, layout);
+        }
+    }
+}

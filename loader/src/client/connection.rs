@@ -40,6 +40,7 @@ impl Connection {
             Error::config(format!("the socket path {} is longer than the system allows (107 bytes)", path.display()))
         })?;
         connect(&socket, &address).map_err(refused)?;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(|source| Error::system("make a socket non-blocking", source))?;
         let mut connection = Self { socket, received: Vec::new(), descriptors: Vec::new(), sidecar_pid: 0 };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         connection.send(&ClientMessage::Hello { protocol: PROTOCOL_VERSION, version }, &[])?;
@@ -63,7 +64,11 @@ impl Connection {
         let mut sent = 0;
         while sent < frame.len() {
             let attached = if sent == 0 { borrowed.as_slice() } else { &[] };
-            sent += send(self.socket.as_fd(), &frame[sent..], attached).map_err(|source| self.gone(Some(source)))?;
+            match send(self.socket.as_fd(), &frame[sent..], attached) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_for(PollFlags::OUT, WAIT_SLICE)?,
+                Err(error) => return Err(self.gone(Some(error))),
+            }
         }
         Ok(())
     }
@@ -82,7 +87,7 @@ impl Connection {
                 });
             }
             poll(waiting, waited)?;
-            self.wait_readable(WAIT_SLICE)?;
+            self.wait_for(PollFlags::IN, WAIT_SLICE)?;
         }
     }
 
@@ -93,9 +98,12 @@ impl Connection {
                 return Ok(Some(message));
             }
             let mut chunk = [0; 16384];
-            match receive(self.socket.as_fd(), &mut chunk, &mut self.descriptors) {
-                Ok(0) => return Err(self.gone(None)),
-                Ok(count) => self.received.extend_from_slice(&chunk[..count]),
+            match receive(self.socket.as_fd(), &mut chunk) {
+                Ok(read) if read.bytes == 0 => return Err(self.gone(None)),
+                Ok(read) => {
+                    self.received.extend_from_slice(&chunk[..read.bytes]);
+                    self.descriptors.extend(read.descriptors);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) => return Err(self.gone(Some(error))),
             }
@@ -107,9 +115,9 @@ impl Connection {
         std::mem::take(&mut self.descriptors)
     }
 
-    fn wait_readable(&self, timeout: Duration) -> Result<()> {
+    fn wait_for(&self, event: PollFlags, timeout: Duration) -> Result<()> {
         let timeout = Timespec::try_from(timeout).expect("a slice fits");
-        let mut descriptors = [PollFd::new(&self.socket, PollFlags::IN)];
+        let mut descriptors = [PollFd::new(&self.socket, event)];
         match poll_descriptors(&mut descriptors, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(source) => Err(Error::system("wait for the sidecar", source)),

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use crate::error::FaultReport;
+use crate::error::{Error, FaultReport, Result};
 use crate::ring::{BatchDescriptor, HeldSlot};
 
 /// One batch in shared memory; dropping it gives the slot back to the sidecar.
@@ -45,17 +45,17 @@ impl Lease {
 
     /// Where field `index` starts and how many bytes [`Lease::rows`] rows of it take. The memory is shared with the
     /// sidecar and valid while this lease lives.
-    pub fn field(&self, index: usize) -> (NonNull<u8>, usize) {
+    pub fn field(&self, index: usize) -> Result<(NonNull<u8>, usize)> {
         self.slot.field(index)
     }
 
     /// The sample keys, row by row.
-    pub fn keys(&self) -> Vec<String> {
+    pub fn keys(&self) -> Result<Vec<String>> {
         (0..self.rows()).map(|row| self.slot.key(row)).collect()
     }
 
     /// Whether each row counts; rows that pad the last batch do not.
-    pub fn valid(&self) -> Vec<bool> {
+    pub fn valid(&self) -> Result<Vec<bool>> {
         (0..self.rows()).map(|row| self.slot.valid(row)).collect()
     }
 
@@ -65,7 +65,11 @@ impl Lease {
     }
 
     /// The samples that could not be used. When the list does not fit the slot, it holds the first of them.
-    pub fn report(&self) -> Vec<FaultReport> {
-        serde_json::from_slice(&self.slot.report()).unwrap_or_default()
+    pub fn report(&self) -> Result<Vec<FaultReport>> {
+        let json = self.slot.report()?;
+        if json.is_empty() {
+            return Ok(Vec::new());
+        }
+        serde_json::from_slice(&json).map_err(|error| Error::protocol(format!("a batch's report is no JSON: {error}")))
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::connection::{Connection, unexpected};
 use super::{Lease, Poll, WAIT_SLICE, Waiting};
 use crate::error::{Error, Result};
-use crate::ring::{BatchStatus, HeldSlot, RingDescriptors, RingReader};
+use crate::ring::{BatchStatus, BatchTicket, HeldSlot, RingDescriptors, RingReader};
 use crate::serve::protocol::{ClientMessage, ServerMessage, StreamInfo};
 use crate::spec::JobSpec;
 use crate::sys::memfd;
@@ -132,7 +132,7 @@ impl Stream {
             self.start_following_epoch();
             return Ok(None);
         }
-        let slot = match self.ring.take(self.cursor.generation, self.cursor.sequence)? {
+        let slot = match self.ring.take(self.ticket()?)? {
             Some(slot) => slot,
             None => self.wait_slot(timeout, poll)?,
         };
@@ -142,12 +142,18 @@ impl Stream {
         self.cursor.batch += 1;
         self.cursor.position = lease.end_position();
         if failed {
-            let report = lease.report().into_iter().next().ok_or_else(|| Error::protocol("a failed batch gives no reason"))?;
+            let report = lease.report()?.into_iter().next().ok_or_else(|| Error::protocol("a failed batch gives no reason"))?;
             return Err(Error::Sample { report });
         }
         self.window.client.batches += 1;
         self.window.client.rows += u64::from(lease.rows());
         Ok(Some(lease))
+    }
+
+    /// Whether the stream and its sidecar are still there: an error that one of them left behind, if any.
+    pub fn check_alive(&mut self) -> Result<()> {
+        self.check_process()?;
+        self.check_failure()
     }
 
     /// What was measured since the last summary, judged; starts the next window.
@@ -195,7 +201,7 @@ impl Stream {
     fn wait_slot_until(&mut self, started: Instant, timeout: Duration, poll: &mut Poll<'_>) -> Result<HeldSlot> {
         loop {
             let signal = self.ring.signal();
-            if let Some(slot) = self.ring.take(self.cursor.generation, self.cursor.sequence)? {
+            if let Some(slot) = self.ring.take(self.ticket()?)? {
                 return Ok(slot);
             }
             self.check_failure()?;
@@ -207,8 +213,12 @@ impl Stream {
                 });
             }
             poll(&waiting, waited)?;
-            self.ring.wait(signal, WAIT_SLICE);
+            self.ring.wait(signal, WAIT_SLICE)?;
         }
+    }
+
+    fn ticket(&self) -> Result<BatchTicket> {
+        BatchTicket::new(self.cursor.generation, self.cursor.sequence)
     }
 
     fn waiting(&self) -> Waiting {
@@ -260,7 +270,7 @@ fn attach<const N: usize>(
     let Some(list) = list else { return Ok(None) };
     let count = list.len() as u64;
     let bytes: Vec<u8> = list.flatten().collect();
-    descriptors.push(memfd::with_contents("feedline-list", &bytes)?);
+    descriptors.push(memfd::with_contents("feedline-list", &bytes).map_err(|source| Error::system("attach a list", source))?);
     Ok(Some(count))
 }
 

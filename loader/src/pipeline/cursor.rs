@@ -6,6 +6,7 @@ use super::open_batch::{BatchPlace, OpenBatch};
 use super::{Stream, Waker};
 use crate::error::{Error, Result};
 use crate::plan::EpochPlan;
+use crate::ring::BatchTicket;
 
 /// The feeder's place in one stream.
 #[derive(Debug)]
@@ -105,8 +106,7 @@ impl Cursor {
             self.plan = self.stream.plan().epoch(self.epoch, 0)?;
         }
         let place = BatchPlace {
-            generation: self.generation,
-            sequence: self.sequence,
+            ticket: BatchTicket::new(self.generation, self.sequence)?,
             epoch: self.epoch,
             batch_index: self.batch_index,
         };

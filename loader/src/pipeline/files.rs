@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -82,4 +81,13 @@ impl FileTable {
 /// Datasets are known by their address; the feeder keeps every one alive whose shards are open.
 fn shard_key(dataset: &Arc<Dataset>, number: u32) -> ShardKey {
     (Arc::as_ptr(dataset).addr(), number)
+}
+
+/// Opens a shard and makes sure that it is the one that was indexed.
+fn open_checked(dataset: &Dataset, number: u32) -> Result<OwnedFd> {
+    let path = dataset.shard_path(number);
+    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
+    let metadata = file.metadata().map_err(|source| Error::io("look at", path, source))?;
+    dataset.check_file(number, &metadata)?;
+    Ok(file.into())
 }

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Stream, Waker};
+use crate::batch::REPORT_BYTES_MAX;
 use crate::error::FaultReport;
 use crate::plan::BatchPlan;
-use crate::ring::{BatchDescriptor, BatchStatus, WritableSlot};
+use crate::ring::{BatchDescriptor, BatchStatus, BatchTicket, WritableSlot};
 
 /// Shared by the feeder, which hands out its rows, and the workers, which store them.
 #[derive(Debug)]
@@ -25,10 +26,8 @@ pub struct OpenBatch {
 /// Where a batch stands in its stream.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchPlace {
-    /// Counted up by each seek.
-    pub generation: u32,
-    /// Number since the seek, over all epochs.
-    pub sequence: u64,
+    /// The seek that it belongs to, and its number since then, over all epochs.
+    pub ticket: BatchTicket,
     /// Epoch.
     pub epoch: u64,
     /// Number in the epoch.
@@ -44,7 +43,7 @@ impl OpenBatch {
 
     /// Nobody waits for it any more: the stream ended or was sent elsewhere.
     pub(super) fn is_void(&self) -> bool {
-        self.stream.is_stopped() || self.stream.generation() != self.place.generation
+        self.stream.is_stopped() || self.stream.generation() != self.place.ticket.generation()
     }
 
     /// Notes a bad sample of this batch.
@@ -72,15 +71,14 @@ impl OpenBatch {
         let report = (!faults.is_empty()).then(|| self.fitting_report(&faults));
         let failed = self.failed.load(Ordering::Relaxed);
         self.slot.publish(
-            &BatchDescriptor {
-                generation: self.place.generation,
-                sequence: self.place.sequence,
+            BatchDescriptor {
+                ticket: self.place.ticket,
                 epoch: self.place.epoch,
                 batch_index: self.place.batch_index,
                 first_position: self.plan.first_position,
                 end_position: self.plan.end_position(),
                 row_count: self.plan.row_count,
-                status: if failed { BatchStatus::Failed } else { BatchStatus::Ready },
+                status: if failed { BatchStatus::Failed } else { BatchStatus::Ok },
                 fault_count: u32::try_from(faults.len()).unwrap_or(u32::MAX),
             },
             report.as_deref(),
@@ -91,7 +89,7 @@ impl OpenBatch {
 
     /// As many faults as fit, as JSON. The count beside it tells of the rest.
     fn fitting_report(&self, faults: &[FaultReport]) -> Vec<u8> {
-        let room = self.slot.report_bytes_max();
+        let room = REPORT_BYTES_MAX as usize;
         let mut count = faults.len();
         loop {
             let json = serde_json::to_vec(&faults[..count]).expect("reports are plain data");

@@ -13,6 +13,8 @@ pub mod state;
 mod writer;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 pub use reader::{HeldSlot, RingReader, WaitOutcome};

@@ -120,6 +120,15 @@ impl RingReader {
         self.control.sidecar().events.load(Ordering::Acquire)
     }
 
+    /// Slots that hold a finished batch which nobody has taken yet.
+    pub fn slots_ready(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        let ready = |index: &u32| state::ready_generation(self.control.slot(*index).state.load(Ordering::Relaxed)).is_some();
+        (0..self.control.slot_count()).filter(ready).count() as u32
+    }
+
     /// Slots that this process has not yet given back.
     pub fn slots_held(&self) -> u32 {
         self.slots_held.load(Ordering::Relaxed)
@@ -193,6 +202,14 @@ impl HeldSlot {
         let place = &self.ring.layout.fields[field];
         let bytes = place.row_bytes * u64::from(self.descriptor().row_count);
         Ok((self.place(place.offset, bytes), bytes as usize))
+    }
+
+    /// Copies a field's rows, all that the batch has, into private memory of exactly their size.
+    pub fn copy_field(&self, field: usize, target: &mut [u8]) -> Result<()> {
+        let (_, bytes) = self.field(field)?;
+        assert!(target.len() == bytes, "field {field}: {} bytes for {bytes}", target.len());
+        self.copy_out(self.ring.layout.fields[field].offset, target);
+        Ok(())
     }
 
     /// The key of a row; empty when it has none.

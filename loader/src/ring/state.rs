@@ -88,8 +88,8 @@ pub fn abandon(word: &impl Word) -> Result<(), u64> {
 
 /// Sidecar: everything is written, the batch may be taken.
 pub fn publish(word: &impl Word, ticket: BatchTicket) -> Result<(), u64> {
-    // Release: pairs with the Acquire in `take` (the client reads the rows), and in `observe` and `reclaim` (the
-    // sidecar's feeder gives the slot to other threads).
+    // Release: pairs with the Acquire in `take` (the client reads the rows) and in `observe` (the sidecar's feeder gives
+    // the slot to other threads; every change in between is a read-modify-write, which keeps the release in force).
     word.compare_exchange(FILLING, ready(ticket), Ordering::Release, Ordering::Relaxed).map(drop)
 }
 
@@ -108,8 +108,8 @@ pub fn observe(word: &impl Word, ticket: BatchTicket) -> Result<Lent, u64> {
 /// Sidecar: takes an unclaimed batch back; false if the client was first (or has broken the word, which `observe`
 /// finds out).
 pub fn reclaim(word: &impl Word, ticket: BatchTicket) -> bool {
-    // Acquire: pairs with the Release in `publish`, done by another thread of ours.
-    word.compare_exchange(ready(ticket), FREE, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    // Relaxed: the slot is used again only after an `observe`.
+    word.compare_exchange(ready(ticket), FREE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// Client: the batch is ours if it is there.
@@ -121,8 +121,8 @@ pub fn take(word: &impl Word, ticket: BatchTicket) -> bool {
 /// Client: throws away an unclaimed batch whose word was `found` (see [`ready_generation`]); false if the sidecar was
 /// first.
 pub fn discard(word: &impl Word, found: u64) -> bool {
-    // Release: pairs with the Acquire in `observe`; and as a read-modify-write it passes on what `publish` released.
-    word.compare_exchange(found, FREE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    // Relaxed: the client has touched nothing of the batch, so there is nothing to order.
+    word.compare_exchange(found, FREE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// Client: done with the batch. `Err` is what the word held instead: the sidecar never touches a held slot.

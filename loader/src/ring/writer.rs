@@ -84,7 +84,11 @@ impl RingWriter {
         Self::create_within(layout, slot_count, &MemoryReport::read())
     }
 
-    fn create_within(layout: &BatchLayout, slot_count: u32, memory: &MemoryReport) -> Result<(Self, RingDescriptors)> {
+    pub(super) fn create_within(
+        layout: &BatchLayout,
+        slot_count: u32,
+        memory: &MemoryReport,
+    ) -> Result<(Self, RingDescriptors)> {
         if slot_count == 0 || slot_count > SLOTS_MAX {
             return Err(Error::config(format!("a ring has 1 to {SLOTS_MAX} slots, got {slot_count}")));
         }
@@ -122,7 +126,7 @@ impl RingWriter {
     }
 
     /// A ring in given memory of the right size.
-    fn over(
+    pub(super) fn over(
         layout: &BatchLayout,
         slot_count: u32,
         payload: BorrowedFd<'_>,
@@ -329,6 +333,11 @@ impl WritableSlot {
     /// Which one it is.
     pub fn index(&self) -> SlotIndex {
         SlotIndex(self.index)
+    }
+
+    /// The ring that it belongs to.
+    pub fn ring(&self) -> &Arc<RingWriter> {
+        &self.ring
     }
 
     /// What the slot looks like.

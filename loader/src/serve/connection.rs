@@ -13,13 +13,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::datasets::{check_roots, classes_beside};
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
 use super::Service;
+use super::quarantine::Proposals;
 use crate::error::{Error, FaultReport, Result};
 use crate::pipeline::{Stream, StreamEvent, StreamOptions};
 use crate::plan::Source;
 use crate::ring::RingDescriptors;
 use crate::shard::{Dataset, IndexProgress};
 use crate::spec::JobSpec;
-use crate::sys::{memfd, socket};
+use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
 const LIST_BYTES_MAX: u64 = 8 << 30;
@@ -27,7 +28,9 @@ const LIST_BYTES_MAX: u64 = 8 << 30;
 /// Serves one client until its connection ends, however that happens.
 pub(super) async fn serve(socket: UnixStream, service: Arc<Service>) {
     service.clients.send_modify(|count| *count += 1);
-    let mut connection = Connection { socket, service, received: Vec::new(), descriptors: VecDeque::new(), stream: None };
+    let proposals = Proposals::new(service.options.cache_dir.as_deref());
+    let mut connection =
+        Connection { socket, service, received: Vec::new(), descriptors: VecDeque::new(), stream: None, proposals };
     if let Err(error) = connection.run().await {
         tracing::debug!("a client's connection ended: {error}");
         let failed = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
@@ -43,6 +46,7 @@ struct Connection {
     received: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
     stream: Option<Arc<Stream>>,
+    proposals: Proposals,
 }
 
 /// What a connection waits for.
@@ -55,7 +59,7 @@ enum Event {
 impl Connection {
     async fn run(&mut self) -> Result<()> {
         self.check_peer()?;
-        let pidfd = socket::peer_pidfd(self.socket.as_fd()).and_then(|pidfd| AsyncFd::with_interest(pidfd, Interest::READABLE).ok());
+        let pidfd = socket::peer_pidfd(self.socket.as_fd()).and_then(|pidfd| watch::readable(pidfd).ok());
         let (events, mut stream_events) = unbounded_channel();
         loop {
             let event = tokio::select! {
@@ -148,7 +152,9 @@ impl Connection {
         let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
         let (service, shards) = (self.service.clone(), shards.to_vec());
         let mut opening = tokio::task::spawn_blocking(move || {
-            service.datasets.open(&shards, &|report| drop(progress.send_replace(Some(report))))
+            service.datasets.open(&shards, &|report| {
+                progress.send_replace(Some(report));
+            })
         });
         loop {
             tokio::select! {
@@ -196,14 +202,14 @@ impl Connection {
         Ok(Some(contents.chunks_exact(8).map(|entry| decode(entry.try_into().expect("8 bytes"))).collect()))
     }
 
-    fn note_fault(&self, report: &FaultReport, first: bool) {
+    fn note_fault(&mut self, report: &FaultReport, first: bool) {
         if first {
             tracing::warn!("{report}; others of class {} are counted, not logged", report.class);
         } else {
             tracing::debug!("{report}");
         }
-        if let Some(stream) = &self.stream {
-            self.service.datasets.propose_quarantine(stream.dataset(), report);
+        if let Err(error) = self.proposals.add(report) {
+            tracing::warn!("cannot propose a sample for quarantine: {error}");
         }
     }
 

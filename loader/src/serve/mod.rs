@@ -8,6 +8,7 @@ mod connection;
 mod datasets;
 mod metrics;
 pub mod protocol;
+mod quarantine;
 mod socket;
 
 use std::net::SocketAddr;
@@ -71,7 +72,6 @@ pub struct ServeReport {
 }
 
 /// What all connections share.
-#[derive(Debug)]
 struct Service {
     options: ServeOptions,
     pipeline: Pipeline,

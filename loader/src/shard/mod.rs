@@ -1,1 +1,42 @@
-//! Placeholder
+//! Datasets to indexes: which samples there are, and where the bytes of each field lie.
+//!
+//! Read in the order of the work: [`pattern`] (what the user wrote to paths), [`walk`] over a tar's headers ([`tar`],
+//! [`pax`], [`window`]), [`name`] (member names to keys and fields), [`table`] (members to samples), [`format`]
+//! (samples to the bytes of an index), [`cache`] (where indexes are kept, and when one is stale), [`Dataset`] (the
+//! indexes together) and [`FieldSelector`] (from the fields that a job asks for to byte ranges).
+//!
+//! Reading those ranges is left to [`crate::read`], their order to [`crate::plan`].
+
+mod cache;
+mod dataset;
+mod findings;
+mod format;
+mod glob;
+mod identity;
+mod index;
+mod name;
+mod pattern;
+mod pax;
+mod selector;
+mod summary;
+mod table;
+mod tar;
+mod walk;
+mod window;
+
+pub use cache::cache_folder;
+pub use dataset::{Dataset, IndexOptions, IndexProgress};
+pub use findings::{Finding, FindingCount};
+pub use pattern::expand;
+pub use selector::FieldSelector;
+pub use summary::ShardSummary;
+pub use table::FieldCount;
+
+/// Bytes of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// Where they start.
+    pub offset: u64,
+    /// How many.
+    pub len: u32,
+}

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
 
 /// Seals that fix the size for ever: no mapping can lose its pages to a truncation.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -16,11 +17,43 @@ const RESERVE_BYTES: u64 = 64 << 20;
 ///
 /// Fails with the kernel's `ENOSPC` or `ENOMEM` when the pages are not to be had.
 pub fn create_reserved(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Hardened systems (vm.memfd_noexec = 2) want it said that nothing will be executed; before Linux 6.3 nobody knew.
+    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
+        created => created?,
+    };
     rustix::fs::ftruncate(&memory, bytes)?;
     reserve(memory.as_fd(), bytes)?;
     rustix::fs::fcntl_add_seals(&memory, SEALS)?;
     Ok(memory)
+}
+
+/// Makes a memfd that holds `bytes`, for a list that is too long for a message.
+pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
+    let mut written = 0;
+    while written < bytes.len() {
+        written += rustix::io::retry_on_intr(|| rustix::io::pwrite(&memory, &bytes[written..], written as u64))?;
+    }
+    Ok(memory)
+}
+
+/// Copies the first `bytes` of a file that another process made, and may still change, into private memory.
+pub fn read_contents(memory: &OwnedFd, bytes: u64) -> io::Result<Vec<u8>> {
+    let found = u64::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
+    if found < bytes {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{found} bytes where {bytes} were announced")));
+    }
+    let mut contents = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
+    let mut read = 0;
+    while read < contents.len() {
+        match rustix::io::retry_on_intr(|| rustix::io::pread(memory, &mut contents[read..], read as u64))? {
+            0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            count => read += count,
+        }
+    }
+    Ok(contents)
 }
 
 /// Allocates the first `bytes` of a file now, so that no later write to a mapping of it can fail for want of memory.

@@ -8,11 +8,16 @@ pub mod cores;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
+pub mod jpeg;
+pub mod map;
 pub mod memfd;
 pub mod memory;
 pub mod shared;
 pub mod sigbus;
+#[cfg(target_arch = "x86_64")]
+pub mod simd_resize;
 pub mod socket;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod uring;
+pub mod watch;

@@ -205,3 +205,107 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::sys::shared::{OnFork, SharedMapping};
+
+    const PAGES: usize = 8;
+
+    fn mapped_file() -> (File, SharedMapping, usize) {
+        let page = rustix::param::page_size();
+        let file = tempfile::tempfile().expect("file");
+        file.set_len((PAGES * page) as u64).expect("size");
+        let mapping = SharedMapping::map(file.as_fd(), PAGES * page, OnFork::Leave).expect("map");
+        (file, mapping, page)
+    }
+
+    fn store(mapping: &SharedMapping, offset: usize, value: u8) {
+        assert!(offset < mapping.bytes());
+        // SAFETY: within the mapping.
+        let place = unsafe { mapping.start().add(offset) };
+        // SAFETY: as above; volatile, so that the store happens.
+        unsafe { place.write_volatile(value) };
+    }
+
+    fn guard(mapping: &SharedMapping) -> Guard {
+        let start = mapping.start().addr().get();
+        Guard::new(start..start + mapping.bytes()).expect("guard")
+    }
+
+    #[test]
+    fn stores_into_lost_pages_are_counted_and_survived() {
+        let (file, mapping, page) = mapped_file();
+        let guard = guard(&mapping);
+        file.set_len(2 * page as u64).expect("cut");
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let mapping = &mapping;
+                scope.spawn(move || (0..PAGES).for_each(|index| store(mapping, index * page + thread, 7)));
+            }
+        });
+        let faults = guard.faults() as usize;
+        assert!((PAGES - 2..=3 * (PAGES - 2)).contains(&faults), "{faults} faults");
+        let mut kept = [0; 3];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut kept, page as u64).expect("read");
+        assert_eq!(kept, [7; 3], "pages that are there are not replaced");
+    }
+
+    #[test]
+    fn ranges_come_and_go() {
+        let (file, mapping, page) = mapped_file();
+        for _ in 0..2 * RANGES_MAX {
+            drop(guard(&mapping));
+            assert!(find(mapping.start().addr().get()).is_none());
+        }
+        let guard = guard(&mapping);
+        assert_eq!(guard.faults(), 0);
+        file.set_len(0).expect("cut");
+        store(&mapping, 3 * page, 1);
+        assert_eq!(guard.faults(), 1);
+        // What lies around it may be another test's.
+        let entry = |address: usize| find(address).map(std::ptr::from_ref);
+        let (start, own) = (mapping.start().addr().get(), &raw const ENTRIES[guard.entry]);
+        assert_eq!((entry(start), entry(start + PAGES * page - 1)), (Some(own), Some(own)));
+        assert!(entry(start - 1) != Some(own) && entry(start + PAGES * page) != Some(own));
+    }
+
+    /// Runs only in a process of its own: see below.
+    #[test]
+    #[ignore = "dies of SIGBUS; run by a_fault_elsewhere_still_kills"]
+    fn die_of_sigbus() {
+        let (guarded_file, guarded, page) = mapped_file();
+        let _guard = guard(&guarded);
+        guarded_file.set_len(0).expect("cut");
+        store(&guarded, page, 1);
+        eprintln!("survived the guarded fault");
+        if std::env::var_os("FEEDLINE_TEST_RAISE").is_some() {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::BUS).expect("kill");
+        }
+        let (file, mapping, _) = mapped_file();
+        file.set_len(0).expect("cut");
+        store(&mapping, page, 1);
+        eprintln!("survived the other fault");
+    }
+
+    #[test]
+    fn a_fault_elsewhere_still_kills() {
+        for raise in [false, true] {
+            let mut command = Command::new(std::env::current_exe().expect("this test"));
+            command.args(["--exact", "sys::sigbus::tests::die_of_sigbus", "--ignored", "--nocapture"]);
+            if raise {
+                command.env("FEEDLINE_TEST_RAISE", "1");
+            }
+            let output = command.output().expect("run");
+            let words = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{words}");
+            assert!(words.contains("survived the guarded fault") && !words.contains("the other"), "{words}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What does the ring cost? Storing one row of 224 x 224 x 3 bytes; a slot's whole round without waiting; and the time
+//! from publishing a batch until a sleeping client has it.
+//!
+//! Nanoseconds for one row, one round, one hand-over. The memory is warm: page faults of a ring's first round are left
+//! out, and so is everything that happens before and after (decoding, the trainer's copy to the device). Writer and
+//! reader are two threads with a mapping each.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout};
+use feedline_loader::ring::{BatchDescriptor, BatchStatus, BatchTicket, RingReader, RingWriter, WritableSlot};
+
+const SLOTS: u32 = 4;
+const ROWS: u32 = 256;
+const ROW_BYTES: usize = 224 * 224 * 3;
+
+fn ring() -> (Arc<RingWriter>, Arc<RingReader>) {
+    let fields = vec![
+        FieldLayout::new("image", Dtype::Uint8, [224, 224, 3]).expect("field"),
+        FieldLayout::new("label", Dtype::Int64, []).expect("field"),
+    ];
+    let layout = BatchLayout::new(fields, ROWS, 64).expect("layout");
+    let (writer, descriptors) = RingWriter::create(&layout, SLOTS).expect("ring");
+    (Arc::new(writer), RingReader::map(descriptors, &layout, SLOTS).expect("ring"))
+}
+
+fn ticket(sequence: u64) -> BatchTicket {
+    BatchTicket::new(1, sequence).expect("in bounds")
+}
+
+fn publish(slot: &WritableSlot, sequence: u64) {
+    let descriptor = BatchDescriptor {
+        ticket: ticket(sequence),
+        epoch: 0,
+        batch_index: sequence,
+        first_position: 0,
+        end_position: 0,
+        row_count: ROWS,
+        status: BatchStatus::Ok,
+        fault_count: 0,
+    };
+    slot.publish(descriptor, None);
+}
+
+fn acquire(writer: &Arc<RingWriter>) -> WritableSlot {
+    writer.acquire().expect("sound").expect("a free slot")
+}
+
+fn store(criterion: &mut Criterion) {
+    let (writer, _reader) = ring();
+    let slot = acquire(&writer);
+    let row = vec![7_u8; ROW_BYTES];
+    (0..ROWS).for_each(|index| slot.store(0, index, &row));
+    let mut group = criterion.benchmark_group("ring");
+    group.throughput(Throughput::Bytes(ROW_BYTES as u64));
+    let mut index = 0;
+    group.bench_function("store one row of 150528 bytes", |bencher| {
+        bencher.iter(|| {
+            index = (index + 1) % ROWS;
+            slot.store(0, index, &row);
+        });
+    });
+    group.throughput(Throughput::Elements(1));
+    group.bench_function("store one label and one key", |bencher| {
+        bencher.iter(|| {
+            index = (index + 1) % ROWS;
+            slot.store(1, index, &7_i64.to_ne_bytes());
+            // The arena soon is full; a key without room saves its few bytes' copy, no more.
+            slot.store_key(index, "n01440764/n01440764_10026")
+        });
+    });
+    group.finish();
+}
+
+fn round(criterion: &mut Criterion) {
+    let (writer, reader) = ring();
+    let mut sequence = 0;
+    criterion.bench_function("ring/acquire, publish, take, give back", |bencher| {
+        bencher.iter(|| {
+            sequence += 1;
+            publish(&acquire(&writer), sequence);
+            drop(reader.take(ticket(sequence)).expect("sound").expect("ready"));
+        });
+    });
+}
+
+/// Sleeps for each batch in turn, and adds up how long ago each was published.
+fn receive(reader: &Arc<RingReader>, published_ns: &AtomicU64, total_ns: &AtomicU64, stop: &AtomicBool, base: Instant) {
+    let mut sequence = 0;
+    while !stop.load(Ordering::Acquire) {
+        let seen = reader.signal();
+        let Some(held) = reader.take(ticket(sequence)).expect("sound") else {
+            reader.wait(seen, Duration::from_millis(100)).expect("wait");
+            continue;
+        };
+        let now_ns = base.elapsed().as_nanos() as u64;
+        total_ns.fetch_add(now_ns - published_ns.load(Ordering::Acquire), Ordering::Relaxed);
+        sequence += 1;
+        drop(held);
+    }
+}
+
+fn hand_over(criterion: &mut Criterion) {
+    let (writer, reader) = ring();
+    let (published_ns, total_ns) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (stop, base) = (AtomicBool::new(false), Instant::now());
+    std::thread::scope(|scope| {
+        scope.spawn(|| receive(&reader, &published_ns, &total_ns, &stop, base));
+        let mut sequence = 0;
+        criterion.bench_function("ring/from publishing until a sleeping client has it", |bencher| {
+            bencher.iter_custom(|repeats| {
+                total_ns.store(0, Ordering::Relaxed);
+                for _ in 0..repeats {
+                    let slot = acquire(&writer);
+                    while !writer.client_waiting() {
+                        std::thread::yield_now();
+                    }
+                    published_ns.store(base.elapsed().as_nanos() as u64, Ordering::Release);
+                    publish(&slot, sequence);
+                    sequence += 1;
+                    while writer.slots_by_state().free < SLOTS {
+                        std::thread::yield_now();
+                    }
+                }
+                Duration::from_nanos(total_ns.load(Ordering::Relaxed))
+            });
+        });
+        stop.store(true, Ordering::Release);
+    });
+}
+
+criterion_group!(benches, store, round, hand_over);
+criterion_main!(benches);

@@ -1,0 +1,69 @@
+"""What every contender does with its iterator of batches: count, time, print one line of JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+#: The side of the crops, in pixels.
+SIZE = 224
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The command line that all contenders share."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--shards", required=True, help="pattern of the shards, index.npy beside them")
+    parser.add_argument("--images", type=int, required=True, help="how many images to take")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--takes", type=int, default=0, help="measure the taking of so many ready batches instead")
+    return parser
+
+
+def run(options: argparse.Namespace, start: Callable[[], Iterator[Any]]) -> None:
+    """Takes batches as `options` say and prints what was measured."""
+    begun = time.perf_counter()
+    batches = start()
+    images, labels = next(batches)
+    first = time.perf_counter()
+    assert tuple(images.shape) == (options.batch_size, 3, SIZE, SIZE), images.shape
+    assert str(images.dtype) == "torch.uint8" and len(labels) == options.batch_size
+    measured: dict[str, Any] = {"first_batch_s": first - begun}
+    if options.takes:
+        del images, labels
+        measured["take_us"] = take_ready(batches, start, options.takes)
+    else:
+        taken = options.batch_size
+        while taken < options.images:
+            images, labels = next(batches)
+            taken += len(labels)
+        measured |= {"images": taken, "wall_s": time.perf_counter() - begun}
+    print(json.dumps(measured), flush=True)
+
+
+def take_ready(batches: Iterator[Any], start: Callable[[], Iterator[Any]], takes: int) -> list[float]:
+    """Microseconds that `next()` took for batches that had been waiting."""
+    begun = time.perf_counter()
+    for _ in range(3):
+        next(batches)
+    batch_s = (time.perf_counter() - begun) / 3
+    # Everything that prefetches fills up, and from then on one batch is made in each pause.
+    time.sleep(16 * batch_s)
+    times: list[float] = []
+    while len(times) < takes:
+        asked = time.perf_counter_ns()
+        batch = next(batches, None)
+        taken = time.perf_counter_ns()
+        if batch is None:
+            # The first batch of an epoch is not one that was ready.
+            batches = start()
+            batch = next(batches)
+            time.sleep(8 * batch_s)
+        else:
+            times.append((taken - asked) / 1000)
+        del batch
+        time.sleep(1.5 * batch_s)
+    return times

@@ -1,0 +1,224 @@
+//! The weights of a bilinear, antialiased resize along one axis.
+//!
+//! They are Pillow's, bit for bit: double-precision weights of a triangle as wide as the step between outputs (at least
+//! one source pixel), normalised, rounded to 22 bits after the point (`precompute_coeffs` and `normalize_coeffs_8bpc`
+//! in Pillow's `Resample.c`). Weights that round to zero at either end are left out, which changes no sum.
+
+use std::ops::Range;
+
+/// Bits after the point of a weight.
+pub const WEIGHT_BITS: u32 = 22;
+
+/// A weight is an upper part, times 2 to this power, and a lower part: each fits the signed 16 bits that vector
+/// multiplication takes, and no precision is lost.
+pub const SPLIT_BITS: u32 = 8;
+
+/// The weights of two neighbouring source pixels, split.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct WeightPair {
+    /// Upper parts.
+    pub upper: [i16; 2],
+    /// Lower parts, 0 to 255.
+    pub lower: [i16; 2],
+}
+
+impl WeightPair {
+    fn new(weights: [i32; 2]) -> Self {
+        let upper = weights.map(|weight| (weight >> SPLIT_BITS) as i16);
+        let lower = weights.map(|weight| (weight & ((1 << SPLIT_BITS) - 1)) as i16);
+        Self { upper, lower }
+    }
+
+    /// Both weights whole.
+    pub fn weights(self) -> [i32; 2] {
+        [0, 1].map(|index| (i32::from(self.upper[index]) << SPLIT_BITS) + i32::from(self.lower[index]))
+    }
+}
+
+/// For each output position of a range: where its source pixels start, and their weights.
+#[derive(Debug, Default)]
+pub struct Axis {
+    /// First and one past the last source pixel that any output needs.
+    source: Range<u32>,
+    /// For each output its first source pixel, counted from the start of `source`.
+    first: Vec<u32>,
+    /// For each output one past its last source pixel, counted likewise.
+    ends: Vec<u32>,
+    /// `pair_count` pairs for each output, zero weights at the end (or, at the far border, at the start).
+    pairs: Vec<WeightPair>,
+    pair_count: usize,
+    /// Whether every output is its own source pixel.
+    is_copy: bool,
+    weights: Vec<i32>,
+    scratch: Vec<f64>,
+}
+
+impl Axis {
+    /// Prepares outputs `range` of `source_length` pixels resized to `target_length`; `mirrored` lists them from the
+    /// last to the first. Nothing may be empty.
+    pub fn prepare(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
+        assert!(source_length > 0 && range.start < range.end && range.end <= target_length);
+        self.is_copy = source_length == target_length && !mirrored;
+        let stride = self.weigh(source_length, target_length, range, mirrored);
+        let start = self.first.iter().copied().min().expect("the range is not empty");
+        let end = self.ends.iter().copied().max().expect("the range is not empty");
+        self.source = start..end;
+        self.split(stride);
+    }
+
+    /// Fills `first`, `ends` and `weights`; returns the weights that each output has room for.
+    fn weigh(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) -> usize {
+        let scale = f64::from(source_length) / f64::from(target_length);
+        let filter_scale = scale.max(1.0);
+        let support = filter_scale;
+        let stride = support.ceil() as usize * 2 + 1;
+        let inverse = 1.0 / filter_scale;
+        let outputs = range.len();
+        self.first.clear();
+        self.ends.clear();
+        self.weights.clear();
+        self.weights.resize(outputs * stride, 0);
+        self.scratch.resize(stride, 0.0);
+        for (index, weights) in self.weights.chunks_exact_mut(stride).enumerate() {
+            let output = if mirrored { range.end - 1 - index as u32 } else { range.start + index as u32 };
+            let center = (f64::from(output) + 0.5) * scale;
+            // The casts cut towards zero, and to zero below it, as the original's cast and test do.
+            let first = (center - support + 0.5) as u32;
+            let end = ((center + support + 0.5) as u32).min(source_length);
+            let scratch = &mut self.scratch[..(end - first) as usize];
+            let mut sum = 0.0;
+            for (weight, source) in scratch.iter_mut().zip(first..) {
+                let distance = ((f64::from(source) - center + 0.5) * inverse).abs();
+                *weight = if distance < 1.0 { 1.0 - distance } else { 0.0 };
+                sum += *weight;
+            }
+            let one = f64::from(1u32 << WEIGHT_BITS);
+            for (fixed, weight) in weights.iter_mut().zip(&*scratch) {
+                let weight = if sum == 0.0 { *weight } else { *weight / sum };
+                *fixed = (0.5 + weight * one) as i32;
+            }
+            let leading = weights[..scratch.len() - 1].iter().take_while(|&&weight| weight == 0).count();
+            let trailing = weights[leading + 1..scratch.len()].iter().rev().take_while(|&&weight| weight == 0).count();
+            weights.copy_within(leading.., 0);
+            self.first.push(first + leading as u32);
+            self.ends.push(end - trailing as u32);
+        }
+        stride
+    }
+
+    /// Fills `pairs` from `weights`, and makes `first` and `ends` count from the start of `source`.
+    fn split(&mut self, stride: usize) {
+        let counts = self.first.iter().zip(&self.ends).map(|(first, end)| end - first);
+        let count_max = counts.max().expect("the range is not empty");
+        self.pair_count = count_max.div_ceil(2) as usize;
+        let width = self.source.end - self.source.start;
+        let taps = 2 * self.pair_count as u32;
+        self.pairs.clear();
+        let places = self.first.iter_mut().zip(&mut self.ends);
+        for ((first, end), weights) in places.zip(self.weights.chunks_exact(stride)) {
+            *first -= self.source.start;
+            *end -= self.source.start;
+            // Pairs never reach past the source if it is wide enough: at the far border they start earlier.
+            let shift = (*first + taps).saturating_sub(width).min(*first) as usize;
+            *first -= shift as u32;
+            let weight = |tap: usize| tap.checked_sub(shift).and_then(|tap| weights.get(tap)).copied().unwrap_or(0);
+            self.pairs
+                .extend((0..self.pair_count).map(|pair| WeightPair::new([weight(2 * pair), weight(2 * pair + 1)])));
+        }
+    }
+
+    /// Source pixels that the outputs need.
+    pub fn source(&self) -> Range<u32> {
+        self.source.clone()
+    }
+
+    /// Number of outputs.
+    pub fn len(&self) -> usize {
+        self.first.len()
+    }
+
+    /// For each output the source pixel of its first weight, from the start of [`Axis::source`].
+    pub fn first(&self) -> &[u32] {
+        &self.first
+    }
+
+    /// Pairs of weights of an output.
+    pub fn pair_count(&self) -> usize {
+        self.pair_count
+    }
+
+    /// The pairs of every output, one after the other.
+    pub fn pairs(&self) -> &[WeightPair] {
+        &self.pairs
+    }
+
+    /// One past the last source pixel that an output needs, from the start of [`Axis::source`].
+    pub fn end_of(&self, output: usize) -> u32 {
+        self.ends[output]
+    }
+
+    /// The pairs that an output needs.
+    pub fn pairs_of(&self, output: usize) -> &[WeightPair] {
+        let pairs = (self.ends[output] - self.first[output]).div_ceil(2) as usize;
+        &self.pairs[output * self.pair_count..][..pairs]
+    }
+
+    /// Whether every output is its own source pixel.
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(source: u32, target: u32, range: Range<u32>, mirrored: bool) {
+        let mut axis = Axis::default();
+        axis.prepare(source, target, range.clone(), mirrored);
+        let width = axis.source().end - axis.source().start;
+        assert_eq!(axis.len(), range.len());
+        assert!(axis.source().end <= source);
+        for output in 0..axis.len() {
+            let case = format!("output {output} of {source} -> {target}, {range:?}");
+            let pairs = axis.pairs_of(output);
+            let sum: i32 = pairs.iter().flat_map(|pair| pair.weights()).sum();
+            assert!((sum - (1 << WEIGHT_BITS)).abs() <= pairs.len() as i32, "{case}: weights add up to {sum}");
+            assert!(axis.first()[output] < axis.end_of(output) && axis.end_of(output) <= width, "{case}");
+            let reach = axis.first()[output] + 2 * axis.pair_count() as u32;
+            assert!(reach <= width || axis.first()[output] == 0, "{case}: reads up to {reach} of {width}");
+        }
+    }
+
+    #[test]
+    fn weights_add_up_and_stay_inside() {
+        for source in [1, 2, 3, 5, 17, 223, 224, 225, 448, 500, 4096] {
+            for target in [1, 2, 3, 7, 224, 256] {
+                check(source, target, 0..target, false);
+                check(source, target, 0..target, true);
+                check(source, target, target / 2..target, false);
+            }
+        }
+    }
+
+    #[test]
+    fn mirroring_reverses_the_outputs() {
+        let (mut straight, mut mirrored) = (Axis::default(), Axis::default());
+        straight.prepare(300, 224, 0..224, false);
+        mirrored.prepare(300, 224, 0..224, true);
+        for output in 0..224 {
+            assert_eq!(straight.pairs_of(output), mirrored.pairs_of(223 - output));
+        }
+    }
+
+    #[test]
+    fn equal_lengths_copy() {
+        let mut axis = Axis::default();
+        axis.prepare(5, 5, 1..4, false);
+        assert!(axis.is_copy());
+        assert_eq!(axis.source(), 1..4);
+        assert_eq!(axis.pair_count(), 1);
+        assert_eq!(axis.pairs_of(2)[0].weights(), [0, 1 << WEIGHT_BITS]);
+    }
+}

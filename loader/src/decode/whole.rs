@@ -1,0 +1,158 @@
+//! Every format but JPEG, decoded whole by the crate `image`, then brought to 8-bit RGB as Pillow's `convert("RGB")`
+//! does: alpha dropped, palettes looked up, grey repeated, the first frame of an animation.
+//!
+//! 16 bits become 8 by keeping the upper byte (Pillow does so for colour, and clips grey; we scale both alike).
+
+use std::io::{self, Cursor};
+
+use image::codecs::webp::WebPDecoder;
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, pnm::PnmDecoder, tiff::TiffDecoder};
+use image::error::{ImageError, LimitErrorKind};
+use image::{ColorType, ImageDecoder, ImageFormat, Limits};
+
+use crate::error::{FaultClass, SampleFault};
+
+use super::{STRIP_SLACK, check_size};
+
+/// Bytes that a decoder may allocate beyond its pixels: tables, chunks of text, a frame's buffer.
+const ALLOCATION_EXTRA: u64 = 64 << 20;
+
+/// Most bytes of a pixel as decoded: four channels of 32 bits.
+const PIXEL_BYTES_MAX: u64 = 16;
+
+/// A worker's memory for images decoded whole.
+#[derive(Default)]
+pub struct WholeDecoder {
+    decoded: Vec<u8>,
+    rgb: Vec<u8>,
+}
+
+impl WholeDecoder {
+    /// Reads the header of `bytes`.
+    pub fn open<'image>(
+        &'image mut self,
+        bytes: &'image [u8],
+        format: ImageFormat,
+        pixels_max: u64,
+    ) -> Result<WholeImage<'image>, SampleFault> {
+        let name = format!("{format:?}");
+        let allocation_max = pixels_max.saturating_mul(PIXEL_BYTES_MAX).saturating_add(ALLOCATION_EXTRA);
+        let mut limits = Limits::no_limits();
+        limits.max_alloc = Some(allocation_max);
+        let source = Cursor::new(bytes);
+        let mut decoder: Box<dyn ImageDecoder + 'image> = match format {
+            ImageFormat::Png => Box::new(PngDecoder::with_limits(source, limits.clone()).map_err(fault(&name))?),
+            ImageFormat::WebP => {
+                check_riff_length(bytes)?;
+                Box::new(WebPDecoder::new(source).map_err(fault(&name))?)
+            }
+            ImageFormat::Gif => Box::new(GifDecoder::new(source).map_err(fault(&name))?),
+            ImageFormat::Bmp => Box::new(BmpDecoder::new(source).map_err(fault(&name))?),
+            ImageFormat::Tiff => Box::new(TiffDecoder::new(source).map_err(fault(&name))?),
+            ImageFormat::Pnm => Box::new(PnmDecoder::new(source).map_err(fault(&name))?),
+            _ => return Err(SampleFault::new(FaultClass::Unsupported, format!("{name} is not decoded"))),
+        };
+        let (width, height) = decoder.dimensions();
+        check_size(&name, width, height, pixels_max)?;
+        decoder.set_limits(limits).map_err(fault(&name))?;
+        Ok(WholeImage { decoder, name, decoded: &mut self.decoded, rgb: &mut self.rgb })
+    }
+}
+
+/// An image whose header has been read.
+pub struct WholeImage<'image> {
+    decoder: Box<dyn ImageDecoder + 'image>,
+    name: String,
+    decoded: &'image mut Vec<u8>,
+    rgb: &'image mut Vec<u8>,
+}
+
+impl<'image> WholeImage<'image> {
+    /// (width, height) in pixels.
+    pub fn size(&self) -> (u32, u32) {
+        self.decoder.dimensions()
+    }
+
+    /// Decodes all of it: RGB rows without gaps, and [`STRIP_SLACK`] bytes more.
+    pub fn pixels(self) -> Result<&'image [u8], SampleFault> {
+        let color = self.decoder.color_type();
+        let Ok(bytes) = usize::try_from(self.decoder.total_bytes()) else {
+            return Err(SampleFault::new(
+                FaultClass::TooLarge,
+                format!("{}: {:?}", self.name, self.decoder.dimensions()),
+            ));
+        };
+        self.decoded.clear();
+        self.decoded.resize(bytes, 0);
+        self.decoder.read_image_boxed(self.decoded).map_err(fault(&self.name))?;
+        self.rgb.clear();
+        self.rgb.reserve(bytes / usize::from(color.bytes_per_pixel()) * 3 + STRIP_SLACK);
+        to_rgb(color, self.decoded, self.rgb)
+            .map_err(|message| SampleFault::new(FaultClass::Unsupported, format!("{}: {message}", self.name)))?;
+        self.rgb.resize(self.rgb.len() + STRIP_SLACK, 0);
+        Ok(self.rgb)
+    }
+}
+
+/// Tells a WebP that was cut off from a damaged one: its decoder calls both corrupt.
+fn check_riff_length(bytes: &[u8]) -> Result<(), SampleFault> {
+    let declared =
+        bytes.get(4..8).map_or(0, |length| 8 + u64::from(u32::from_le_bytes(length.try_into().expect("four bytes"))));
+    if declared > bytes.len() as u64 {
+        let message = format!("WebP: {} bytes of the {declared} that its header declares", bytes.len());
+        return Err(SampleFault::new(FaultClass::Truncated, message));
+    }
+    Ok(())
+}
+
+/// Appends `decoded` as RGB.
+fn to_rgb(color: ColorType, decoded: &[u8], rgb: &mut Vec<u8>) -> Result<(), String> {
+    // 16-bit samples come in the machine's order; the upper byte is the value scaled to 8 bits.
+    let upper = |sample: &[u8]| (u16::from_ne_bytes([sample[0], sample[1]]) >> 8) as u8;
+    match color {
+        ColorType::Rgb8 => rgb.extend_from_slice(decoded),
+        ColorType::Rgba8 => decoded.chunks_exact(4).for_each(|pixel| rgb.extend_from_slice(&pixel[..3])),
+        ColorType::L8 => decoded.iter().for_each(|&grey| rgb.extend_from_slice(&[grey; 3])),
+        ColorType::La8 => decoded.chunks_exact(2).for_each(|pixel| rgb.extend_from_slice(&[pixel[0]; 3])),
+        ColorType::L16 => decoded.chunks_exact(2).for_each(|pixel| rgb.extend_from_slice(&[upper(pixel); 3])),
+        ColorType::La16 => decoded.chunks_exact(4).for_each(|pixel| rgb.extend_from_slice(&[upper(pixel); 3])),
+        ColorType::Rgb16 => decoded.chunks_exact(2).for_each(|sample| rgb.push(upper(sample))),
+        ColorType::Rgba16 => {
+            decoded.chunks_exact(8).for_each(|pixel| rgb.extend(pixel[..6].chunks_exact(2).map(upper)))
+        }
+        other => return Err(format!("pixels of kind {other:?} have no 8-bit meaning")),
+    }
+    Ok(())
+}
+
+/// Turns an error of the crate `image` into a fault of a sample of the named format.
+fn fault(name: &str) -> impl Fn(ImageError) -> SampleFault {
+    move |error| {
+        let class = match &error {
+            _ if is_early_end(&error) => FaultClass::Truncated,
+            ImageError::Unsupported(_) => FaultClass::Unsupported,
+            ImageError::Limits(limit) if matches!(limit.kind(), LimitErrorKind::Unsupported { .. }) => {
+                FaultClass::Unsupported
+            }
+            ImageError::Limits(_) => FaultClass::TooLarge,
+            _ => FaultClass::Corrupt,
+        };
+        SampleFault::new(class, format!("{name}: {error}"))
+    }
+}
+
+/// Whether an error says that the bytes ran out: as such, somewhere in its causes, or only in words (GIF).
+fn is_early_end(error: &ImageError) -> bool {
+    let is_end = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+    if matches!(error, ImageError::IoError(error) if is_end(error)) {
+        return true;
+    }
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.downcast_ref().is_some_and(is_end) {
+            return true;
+        }
+        cause = error.source();
+    }
+    error.to_string().to_ascii_lowercase().contains("unexpected end of file")
+}

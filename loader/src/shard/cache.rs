@@ -1,0 +1,141 @@
+//! The folder of index files: one per shard, named by the hash of the shard's path.
+
+use std::env;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::identity::{FileState, Identity};
+use super::index::{IndexBytes, ShardIndex};
+use crate::error::Result;
+use crate::sys::map::MappedFile;
+
+/// The cache folder, or none; then indexes live in memory only.
+#[derive(Debug)]
+pub(super) struct Cache {
+    folder: Option<PathBuf>,
+    failure: OnceLock<String>,
+}
+
+impl Cache {
+    /// Uses `folder`, else the one that the environment names. Missing folders are made, for this user alone.
+    pub(super) fn new(folder: Option<&Path>) -> Self {
+        let folder = cache_folder(folder);
+        let cache = Self { folder, failure: OnceLock::new() };
+        match &cache.folder {
+            Some(folder) => {
+                if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(folder) {
+                    cache.fail(folder, &error);
+                }
+            }
+            None => drop(cache.failure.set(
+                "indexes are kept in memory only, because neither FEEDLINE_CACHE nor HOME is set: each start indexes again"
+                    .to_owned(),
+            )),
+        }
+        cache
+    }
+
+    /// Why indexes could not be kept, if they could not.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    /// The index of the shard at `path`, if there is one and it was made from this very `state` of `shard`.
+    pub(super) fn load(&self, path: &Path, shard: &File, state: FileState) -> Option<ShardIndex> {
+        let index_path = self.index_path(path)?;
+        let index = match read(&index_path).and_then(|bytes| ShardIndex::new(bytes).map_err(io::Error::other)) {
+            Ok(index) => index,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::info!("{}: {error}; indexing again", index_path.display());
+                return None;
+            }
+        };
+        let identity = index.identity;
+        let current = identity.state == state
+            && Identity::read(shard, state, identity.last_header).is_ok_and(|current| current == identity);
+        if !current {
+            tracing::info!("{}: changed since it was indexed; indexing again", path.display());
+        }
+        current.then_some(index)
+    }
+
+    /// Keeps an index, and returns it opened from the cache; from memory when the cache does not take it.
+    pub(super) fn keep(&self, path: &Path, bytes: Vec<u8>) -> Result<ShardIndex> {
+        let stored = self.index_path(path).and_then(|index_path| {
+            let stored = write_and_rename(&index_path, &bytes).and_then(|()| read(&index_path));
+            stored.inspect_err(|error| self.fail(&index_path, error)).ok()
+        });
+        // Another process may have put an index of a newer state there meanwhile.
+        let bytes = match stored {
+            Some(stored) if *stored == *bytes => stored,
+            _ => IndexBytes::Owned(bytes),
+        };
+        Ok(ShardIndex::new(bytes).unwrap_or_else(|reason| unreachable!("a new index is sound: {reason}")))
+    }
+
+    fn index_path(&self, shard: &Path) -> Option<PathBuf> {
+        let name = blake3::hash(shard.as_os_str().as_bytes()).to_hex();
+        self.folder.as_ref().map(|folder| folder.join(format!("{name}.index")))
+    }
+
+    fn fail(&self, path: &Path, error: &io::Error) {
+        let notice = || {
+            format!(
+                "indexes are kept in memory only, because the cache refuses them: {}: {error}; each start indexes \
+                 again; name a writable folder in FEEDLINE_CACHE",
+                path.display()
+            )
+        };
+        self.failure.get_or_init(notice);
+    }
+}
+
+/// The folder that is kept between runs: `chosen`, else the one that the environment names, if any.
+pub fn cache_folder(chosen: Option<&Path>) -> Option<PathBuf> {
+    chosen.map(Path::to_owned).or_else(|| default_folder(|name| env::var_os(name).map(PathBuf::from)))
+}
+
+/// FEEDLINE_CACHE, else the user's cache folder by the XDG rules.
+fn default_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let set = |name| variable(name).filter(|folder| !folder.as_os_str().is_empty());
+    // XDG folders that are not absolute are to be ignored.
+    let xdg = || set("XDG_CACHE_HOME").filter(|folder| folder.is_absolute());
+    let home = || set("HOME").map(|home| home.join(".cache"));
+    set("FEEDLINE_CACHE").or_else(|| Some(xdg().or_else(home)?.join("feedline")))
+}
+
+/// Maps an index file, or reads it where it is not this user's own.
+fn read(path: &Path) -> io::Result<IndexBytes> {
+    let file = File::open(path)?;
+    match MappedFile::open(&file) {
+        Ok(Some(map)) => Ok(IndexBytes::Mapped(map)),
+        // No map: another user's file, an empty one, or too many maps in this process already.
+        Ok(None) | Err(_) => fs::read(path).map(IndexBytes::Owned),
+    }
+}
+
+/// Writes a new file under a name of its own, then puts it in place in one step.
+fn write_and_rename(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_extension(format!("{}-{number}.new", std::process::id()));
+    // A file of that name can only be left of a dead process that had this number.
+    let _ = fs::remove_file(&temporary);
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}

@@ -1,0 +1,269 @@
+//! A dataset: the indexes of its shards, one after the other.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use super::cache::Cache;
+use super::findings::Finding;
+use super::identity::FileState;
+use super::index::{self, ShardIndex};
+use super::pattern;
+use super::selector::FieldSelector;
+use crate::error::{Error, Result};
+use crate::plan::SampleId;
+
+/// Threads that index. They wait for the disk more than they compute, so their number is a queue depth.
+const THREADS: u32 = 16;
+
+/// How a dataset is opened.
+#[derive(Debug, Clone, Default)]
+pub struct IndexOptions {
+    /// Where indexes are kept; by default `$FEEDLINE_CACHE`, else the user's cache folder.
+    pub cache_dir: Option<PathBuf>,
+    /// Shards indexed at once; 16 by default.
+    pub threads: Option<u32>,
+}
+
+/// How far the opening of a dataset is.
+#[derive(Debug, Clone, Copy)]
+pub struct IndexProgress {
+    /// Shards whose index is there.
+    pub shards_done: u64,
+    /// Shards of the dataset.
+    pub shards_total: u64,
+    /// Samples found so far.
+    pub samples: u64,
+}
+
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    index: ShardIndex,
+}
+
+/// All samples of a list of shards: shard by shard, in the order of the members.
+#[derive(Debug)]
+pub struct Dataset {
+    shards: Vec<Shard>,
+    /// Per shard, the number of its first sample.
+    first_samples: Vec<u64>,
+    sample_count: u64,
+    key_bytes_max: u32,
+    notices: Vec<String>,
+}
+
+impl Dataset {
+    /// Opens the index of each shard, or makes it where there is none or the shard has changed. `progress` is called
+    /// from several threads.
+    pub fn open(shards: &[PathBuf], options: &IndexOptions, progress: &(dyn Fn(IndexProgress) + Sync)) -> Result<Self> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|source| Error::io("find", path, source));
+        let paths = shards.iter().map(absolute).collect::<Result<Vec<_>>>()?;
+        if paths.is_empty() {
+            return Err(Error::config("a dataset needs at least one shard"));
+        }
+        pattern::check_files(&paths)?;
+        let cache = Cache::new(options.cache_dir.as_deref());
+        let indexes = open_all(&paths, options.threads.unwrap_or(THREADS), &cache, progress)?;
+        let mut dataset = Self::join(paths, indexes);
+        dataset.notices.extend(cache.failure().map(str::to_owned));
+        if dataset.sample_count == 0 {
+            return Err(dataset.no_samples());
+        }
+        Ok(dataset)
+    }
+
+    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>) -> Self {
+        let mut sample_count = 0;
+        let mut first_samples = Vec::with_capacity(indexes.len());
+        for index in &indexes {
+            first_samples.push(sample_count);
+            sample_count += u64::from(index.sample_count());
+        }
+        let key_bytes_max = indexes.iter().map(ShardIndex::key_bytes_max).max().unwrap_or(0);
+        let shards = paths.into_iter().zip(indexes).map(|(path, index)| Shard { path, index }).collect();
+        let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new() };
+        dataset.notices = dataset.findings();
+        dataset.notices.extend(dataset.repeated_shards());
+        dataset
+    }
+
+    /// Samples of all shards.
+    pub fn sample_count(&self) -> u64 {
+        self.sample_count
+    }
+
+    /// Shards, those without samples included.
+    pub fn shard_count(&self) -> u32 {
+        u32::try_from(self.shards.len()).expect("fewer shards than 2^32 fit into memory")
+    }
+
+    /// Absolute path of a shard.
+    pub fn shard_path(&self, shard: u32) -> &Path {
+        &self.shards[shard as usize].path
+    }
+
+    /// The shard that holds `sample`, and its number in it.
+    pub fn locate(&self, sample: SampleId) -> (u32, u32) {
+        assert!(sample.0 < self.sample_count, "sample {} of {}", sample.0, self.sample_count);
+        // Shards without samples start where the next one does; the last that starts at or before is the one.
+        let shard = self.first_samples.partition_point(|&first| first <= sample.0) - 1;
+        let local = u32::try_from(sample.0 - self.first_samples[shard]).expect("a shard counts its samples in 32 bits");
+        (shard as u32, local)
+    }
+
+    /// Calls `use_key` with the sample's key.
+    pub fn with_key<R>(&self, sample: SampleId, use_key: impl FnOnce(&str) -> R) -> R {
+        let (shard, local) = self.locate(sample);
+        use_key(self.index(shard).key(local))
+    }
+
+    /// Length of the longest key.
+    pub fn key_bytes_max(&self) -> u32 {
+        self.key_bytes_max
+    }
+
+    /// What users should know: what was skipped or refused, how often and where first; why indexes are not kept.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// Whether each shard is still as it was indexed, as far as `stat` can tell.
+    pub fn is_current(&self) -> bool {
+        let is_current = |shard: &Shard| {
+            fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state)
+        };
+        self.shards.iter().all(is_current)
+    }
+
+    /// Checks that an opened shard, which has `metadata`, is the one that was indexed.
+    pub fn check_file(&self, shard: u32, metadata: &Metadata) -> Result<()> {
+        let Shard { path, index } = &self.shards[shard as usize];
+        let (indexed, found) = (index.identity.state, FileState::of(metadata));
+        if indexed.same_contents(&found) {
+            return Ok(());
+        }
+        Err(Error::shard(
+            path,
+            0,
+            format!(
+                "the shard changed after it was indexed (then inode {}, {} bytes, now inode {}, {} bytes); open the dataset again",
+                indexed.inode, indexed.bytes, found.inode, found.bytes
+            ),
+        ))
+    }
+
+    /// Prepares the look-up of fields: for each, the names that can supply it, the first present winning. A name may
+    /// be a pattern (`*`, `?`, `[…]`). Refused when no sample at all has one of them.
+    pub fn selector(&self, sources: &[Vec<String>]) -> Result<FieldSelector> {
+        FieldSelector::new(self, sources)
+    }
+
+    pub(super) fn index(&self, shard: u32) -> &ShardIndex {
+        &self.shards[shard as usize].index
+    }
+
+    /// One line for each class of findings.
+    fn findings(&self) -> Vec<String> {
+        struct Sum<'a> {
+            count: u64,
+            shards: u64,
+            path: &'a Path,
+            offset: u64,
+            example: &'a str,
+        }
+        let mut sums = BTreeMap::<Finding, Sum<'_>>::new();
+        for Shard { path, index } in &self.shards {
+            for found in index.meta.findings.iter().filter(|found| found.finding.is_notable()) {
+                let first = Sum { count: 0, shards: 0, path, offset: found.offset, example: &found.example };
+                let sum = sums.entry(found.finding).or_insert(first);
+                sum.count += found.count;
+                sum.shards += 1;
+            }
+        }
+        let line = |(finding, Sum { count, shards, path, offset, example }): (Finding, Sum<'_>)| {
+            let path = path.display();
+            let colon = if example.is_empty() { "" } else { ": " };
+            format!(
+                "{count} {} in {shards} shards; the first: {path}, byte {offset}{colon}{example}",
+                finding.describe()
+            )
+        };
+        sums.into_iter().map(line).collect()
+    }
+
+    fn repeated_shards(&self) -> Option<String> {
+        let mut paths: Vec<&Path> = self.shards.iter().map(|shard| shard.path.as_path()).collect();
+        paths.sort_unstable();
+        let repeated: Vec<&Path> = paths.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+        let first = repeated.first()?;
+        Some(format!(
+            "{} shards are listed more than once, so their samples are too; the first: {}",
+            repeated.len(),
+            first.display()
+        ))
+    }
+
+    fn no_samples(&self) -> Error {
+        let mut message = format!("there is not one sample in {} shards", self.shards.len());
+        for notice in &self.notices {
+            message.push_str("; ");
+            message.push_str(notice);
+        }
+        Error::config(message)
+    }
+}
+
+/// Opens or makes all indexes. Of several errors, the one of the earliest shard is returned.
+fn open_all(
+    paths: &[PathBuf],
+    threads: u32,
+    cache: &Cache,
+    progress: &(dyn Fn(IndexProgress) + Sync),
+) -> Result<Vec<ShardIndex>> {
+    let slots: Vec<OnceLock<Result<ShardIndex>>> = paths.iter().map(|_| OnceLock::new()).collect();
+    let (next, shards_done, samples) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let report = |shards_done| {
+        let samples = samples.load(Ordering::Relaxed);
+        progress(IndexProgress { shards_done, shards_total: paths.len() as u64, samples });
+    };
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = paths.get(number) else { break };
+            let mut counted = 0;
+            let index = open_one(path, cache, &mut |found| {
+                samples.fetch_add(found - counted, Ordering::Relaxed);
+                counted = found;
+                report(shards_done.load(Ordering::Relaxed));
+            });
+            if let Ok(index) = &index {
+                samples.fetch_add(u64::from(index.sample_count()) - counted, Ordering::Relaxed);
+            }
+            stop.fetch_or(index.is_err(), Ordering::Relaxed);
+            slots[number].set(index).expect("each number is drawn once");
+            report(shards_done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    let threads = (threads.max(1) as usize).min(paths.len());
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    // Numbers are drawn in order, so every shard before a failed one was opened too.
+    slots.into_iter().map_while(OnceLock::into_inner).collect()
+}
+
+fn open_one(path: &Path, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<ShardIndex> {
+    let (file, state) = index::open_shard(path)?;
+    match cache.load(path, &file, state) {
+        Some(index) => Ok(index),
+        None => cache.keep(path, index::build(path, &file, state, report)?),
+    }
+}

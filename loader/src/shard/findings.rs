@@ -1,0 +1,113 @@
+//! What was skipped, refused or odd in a shard: by class, counted, with the first example.
+
+use serde::{Deserialize, Serialize};
+
+/// A class of things found in a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Finding {
+    /// A directory; skipped.
+    Directory,
+    /// A companion file of macOS (`._name`); skipped.
+    AppleDouble,
+    /// Other litter of desktops; skipped.
+    DesktopLitter,
+    /// A member named `__like_this__`; skipped.
+    Meta,
+    /// A member whose name has no extension, hence no field; skipped.
+    NoExtension,
+    /// A hard link; refused.
+    HardLink,
+    /// A symbolic link; refused.
+    SymbolicLink,
+    /// A device; refused.
+    Device,
+    /// A named pipe; refused.
+    Fifo,
+    /// A file stored with holes; refused.
+    Sparse,
+    /// A member of 4 GiB or more; refused.
+    TooLong,
+    /// A type flag that no tar standard names; refused.
+    UnknownType,
+    /// A field's name that looks like a part of the base name; taken as it is.
+    OddField,
+    /// A name that is no UTF-8; its odd bytes are written `\xNN`.
+    NotUtf8,
+    /// No zero block closes the archive.
+    NoEndMarker,
+    /// Another archive follows the end of one; read as well.
+    Concatenated,
+    /// Bytes follow the end that are no archive.
+    TrailingJunk,
+    /// An archive without a single sample.
+    NoSamples,
+}
+
+impl Finding {
+    /// What was found, what was done, and what to do about it.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Directory => "directories, skipped",
+            Self::AppleDouble => "macOS companion files (._name), skipped",
+            Self::DesktopLitter => "files of desktops (.DS_Store, Thumbs.db, __MACOSX), skipped",
+            Self::Meta => "members named __like_this__, skipped",
+            Self::NoExtension => "members without an extension, skipped",
+            Self::HardLink => "hard links, refused (pack with tar --hard-dereference)",
+            Self::SymbolicLink => "symbolic links, refused (pack with tar --dereference)",
+            Self::Device => "device nodes, refused",
+            Self::Fifo => "named pipes, refused",
+            Self::Sparse => "sparse files, refused (pack without tar --sparse)",
+            Self::TooLong => "members of 4 GiB or more, refused (split them)",
+            Self::UnknownType => "members of an unknown type, refused",
+            Self::OddField => {
+                "field names that start with a digit or have white space (the field starts at the first dot)"
+            }
+            Self::NotUtf8 => "names that are not UTF-8 (odd bytes are written \\xNN)",
+            Self::NoEndMarker => "archives without an end marker (was the writer closed?)",
+            Self::Concatenated => "archives after the end of another, read as well",
+            Self::TrailingJunk => "ends of an archive with bytes after them that are no tar, ignored",
+            Self::NoSamples => "archives without samples",
+        }
+    }
+
+    /// Whether users are told about it unasked; directories are part of any ordinary tar.
+    pub(super) fn is_notable(self) -> bool {
+        self != Self::Directory
+    }
+}
+
+/// How often one class was found in one shard, and where first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindingCount {
+    /// The class.
+    pub finding: Finding,
+    /// How many.
+    pub count: u64,
+    /// Where the first one is, in bytes.
+    pub offset: u64,
+    /// The first one's name, or its first bytes.
+    pub example: String,
+}
+
+/// The classes found so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Findings {
+    counts: Vec<FindingCount>,
+}
+
+impl Findings {
+    /// Counts one more.
+    pub(super) fn add(&mut self, finding: Finding, offset: u64, example: impl FnOnce() -> String) {
+        match self.counts.iter_mut().find(|count| count.finding == finding) {
+            Some(count) => count.count += 1,
+            None => self.counts.push(FindingCount { finding, count: 1, offset, example: example() }),
+        }
+    }
+
+    /// The counts, in the order of the enum.
+    pub(super) fn into_counts(mut self) -> Vec<FindingCount> {
+        self.counts.sort_by_key(|count| count.finding);
+        self.counts
+    }
+}

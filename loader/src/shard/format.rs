@@ -1,0 +1,217 @@
+//! The bytes of an index file: little-endian columns, read in place, and checked in full before the first use.
+//!
+//! ```text
+//! head                      HEAD_BYTES  magic, version, file length, identity of the shard, counts
+//! member_offsets     u64 each           where a member's body starts in the shard
+//! member_lens        u32 each           its length
+//! member_ends        u32 each           per sample: members up to its end
+//! sample_schemas     u32 each           per sample: its schema
+//! key_ends           u32 each           per sample: bytes of key text up to its end
+//! key_text           UTF-8
+//! meta               JSON               fields, schemas, findings
+//! checksum           32                 BLAKE3 of all before
+//! ```
+//! A sample of three members takes 48 bytes and its key.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use super::ByteRange;
+use super::findings::FindingCount;
+use super::identity::{FileState, Identity};
+use super::table::{FieldCount, Table};
+
+const MAGIC: [u8; 8] = *b"FEEDLIDX";
+const VERSION: u64 = 1;
+const HEAD_BYTES: usize = 144;
+const CHECKSUM_BYTES: usize = 32;
+
+/// The part that is not read per sample.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub(super) fields: Vec<FieldCount>,
+    /// Fields of each schema, by number, in the order of the members.
+    pub(super) schemas: Vec<Vec<u32>>,
+    pub(super) findings: Vec<FindingCount>,
+}
+
+/// Where the columns are in checked bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Columns {
+    pub(super) samples: u32,
+    pub(super) members: u32,
+    pub(super) key_bytes_max: u32,
+    member_offsets: Range<usize>,
+    member_lens: Range<usize>,
+    member_ends: Range<usize>,
+    sample_schemas: Range<usize>,
+    key_ends: Range<usize>,
+    key_text: Range<usize>,
+}
+
+/// Writes an index.
+pub(super) fn encode(table: &Table, identity: &Identity, findings: Vec<FindingCount>) -> Vec<u8> {
+    let meta = Meta { fields: table.fields.clone(), schemas: table.schemas.clone(), findings };
+    let meta = serde_json::to_vec(&meta).expect("numbers and text have a JSON form");
+    let mut bytes = MAGIC.to_vec();
+    let FileState { inode, bytes: shard_bytes, modified, changed } = identity.state;
+    let mut push = |value: u64| bytes.extend(value.to_le_bytes());
+    push(VERSION);
+    let file_bytes_at = 16;
+    push(0);
+    push(inode);
+    push(shard_bytes);
+    for (seconds, nanoseconds) in [modified, changed] {
+        push(seconds.cast_unsigned());
+        push(nanoseconds.cast_unsigned());
+    }
+    push(identity.last_header);
+    bytes.extend(identity.header_hash);
+    for count in [table.sample_schemas.len(), table.member_offsets.len(), table.key_text.len(), meta.len()] {
+        bytes.extend((count as u64).to_le_bytes());
+    }
+    debug_assert_eq!(bytes.len(), HEAD_BYTES);
+    bytes.extend(table.member_offsets.iter().flat_map(|offset| offset.to_le_bytes()));
+    for column in [&table.member_lens, &table.member_ends, &table.sample_schemas, &table.key_ends] {
+        bytes.extend(column.iter().flat_map(|value| value.to_le_bytes()));
+    }
+    bytes.extend(table.key_text.as_bytes());
+    bytes.extend(meta);
+    let file_bytes = (bytes.len() + CHECKSUM_BYTES) as u64;
+    bytes[file_bytes_at..file_bytes_at + 8].copy_from_slice(&file_bytes.to_le_bytes());
+    let checksum = *blake3::hash(&bytes).as_bytes();
+    bytes.extend(checksum);
+    bytes
+}
+
+/// Checks every byte of an index that an accessor may later rely on.
+pub(super) fn parse(bytes: &[u8]) -> Result<(Identity, Columns, Meta), String> {
+    let contents = bytes.len().checked_sub(CHECKSUM_BYTES).filter(|&end| end >= HEAD_BYTES);
+    let (contents, checksum) = bytes.split_at(contents.ok_or_else(|| format!("{} bytes are no index", bytes.len()))?);
+    if contents[..8] != MAGIC {
+        return Err("not an index".to_owned());
+    }
+    let word = |at: usize| u64_at(contents, at);
+    if word(8) != VERSION {
+        return Err(format!("an index of version {}, this program writes {VERSION}", word(8)));
+    }
+    if word(16) != bytes.len() as u64 {
+        return Err(format!("{} bytes are there, {} were written", bytes.len(), word(16)));
+    }
+    if blake3::hash(contents).as_bytes() != checksum {
+        return Err("the checksum is wrong".to_owned());
+    }
+    let identity = Identity {
+        state: FileState {
+            inode: word(24),
+            bytes: word(32),
+            modified: (word(40).cast_signed(), word(48).cast_signed()),
+            changed: (word(56).cast_signed(), word(64).cast_signed()),
+        },
+        last_header: word(72),
+        header_hash: contents[80..112].try_into().expect("32 bytes"),
+    };
+    let (mut columns, meta) = lay_out(contents.len(), [word(112), word(120), word(128), word(136)])
+        .ok_or_else(|| "the counts do not add up to the length".to_owned())?;
+    let meta: Meta = serde_json::from_slice(&contents[meta]).map_err(|error| format!("meta: {error}"))?;
+    columns.key_bytes_max = columns.check(contents, identity.state.bytes, &meta)?;
+    Ok((identity, columns, meta))
+}
+
+/// The columns' places for [samples, members, bytes of keys, bytes of meta], if they fill `contents_bytes` exactly.
+fn lay_out(contents_bytes: usize, counts: [u64; 4]) -> Option<(Columns, Range<usize>)> {
+    let [samples, members, key_bytes, meta_bytes] = counts;
+    let mut end = HEAD_BYTES;
+    let mut take = |count: u64, bytes_each: usize| {
+        let start = end;
+        end = usize::try_from(count).ok()?.checked_mul(bytes_each)?.checked_add(start)?;
+        Some(start..end)
+    };
+    let columns = Columns {
+        samples: u32::try_from(samples).ok()?,
+        members: u32::try_from(members).ok()?,
+        key_bytes_max: 0,
+        member_offsets: take(members, 8)?,
+        member_lens: take(members, 4)?,
+        member_ends: take(samples, 4)?,
+        sample_schemas: take(samples, 4)?,
+        key_ends: take(samples, 4)?,
+        key_text: take(key_bytes, 1)?,
+    };
+    let meta = take(meta_bytes, 1)?;
+    (end == contents_bytes).then_some((columns, meta))
+}
+
+impl Columns {
+    /// The member's place in the shard.
+    pub(super) fn member(&self, bytes: &[u8], member: u32) -> ByteRange {
+        let offset = u64_at(&bytes[self.member_offsets.clone()], member as usize * 8);
+        ByteRange { offset, len: u32_at(&bytes[self.member_lens.clone()], member) }
+    }
+
+    /// The sample's first member.
+    pub(super) fn member_start(&self, bytes: &[u8], sample: u32) -> u32 {
+        start(&bytes[self.member_ends.clone()], sample)
+    }
+
+    /// The sample's schema.
+    pub(super) fn schema(&self, bytes: &[u8], sample: u32) -> u32 {
+        u32_at(&bytes[self.sample_schemas.clone()], sample)
+    }
+
+    /// The sample's key.
+    pub(super) fn key<'a>(&self, bytes: &'a [u8], sample: u32) -> &'a str {
+        let ends = &bytes[self.key_ends.clone()];
+        let key = start(ends, sample) as usize..u32_at(ends, sample) as usize;
+        std::str::from_utf8(&bytes[self.key_text.clone()][key]).expect("checked when the index was opened")
+    }
+
+    /// Checks the columns against each other, the shard's length and `meta`. Returns the length of the longest key.
+    fn check(&self, bytes: &[u8], shard_bytes: u64, meta: &Meta) -> Result<u32, String> {
+        let fields = meta.fields.len();
+        if meta.schemas.iter().flatten().any(|&field| field as usize >= fields) {
+            return Err("a schema names a field that is not there".to_owned());
+        }
+        for member in 0..self.members {
+            let ByteRange { offset, len } = self.member(bytes, member);
+            if offset.checked_add(u64::from(len)).is_none_or(|end| end > shard_bytes) {
+                return Err(format!("member {member} ends after the shard"));
+            }
+        }
+        let keys = std::str::from_utf8(&bytes[self.key_text.clone()]).map_err(|error| format!("keys: {error}"))?;
+        let (key_ends, member_ends) = (&bytes[self.key_ends.clone()], &bytes[self.member_ends.clone()]);
+        let (mut key_start, mut member_start, mut key_bytes_max) = (0, 0, 0);
+        for sample in 0..self.samples {
+            let (key_end, member_end) = (u32_at(key_ends, sample), u32_at(member_ends, sample));
+            if keys.get(key_start as usize..key_end as usize).is_none() {
+                return Err(format!("the key of sample {sample} is no part of the key text"));
+            }
+            let schema = meta.schemas.get(self.schema(bytes, sample) as usize);
+            let members = member_end.checked_sub(member_start).map(|members| members as usize);
+            if member_end > self.members || schema.is_none() || schema.map(Vec::len) != members {
+                return Err(format!("sample {sample} does not have the members of its schema"));
+            }
+            key_bytes_max = key_bytes_max.max(key_end - key_start);
+            (key_start, member_start) = (key_end, member_end);
+        }
+        if key_start as usize != keys.len() || member_start != self.members {
+            return Err("keys or members are left over".to_owned());
+        }
+        Ok(key_bytes_max)
+    }
+}
+
+/// Where an item starts in a column of ends: at the end of the one before.
+fn start(ends: &[u8], item: u32) -> u32 {
+    item.checked_sub(1).map_or(0, |before| u32_at(ends, before))
+}
+
+fn u32_at(column: &[u8], item: u32) -> u32 {
+    let at = item as usize * 4;
+    u32::from_le_bytes(column[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}

@@ -1,0 +1,66 @@
+//! Which file, in which state, an index was made from.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use super::tar::BLOCK_BYTES;
+use super::window::ReadAt;
+
+/// What `stat` tells of a shard, as far as it changes when the shard does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileState {
+    pub(super) inode: u64,
+    pub(super) bytes: u64,
+    /// Seconds and nanoseconds of the last change of the contents.
+    pub(super) modified: (i64, i64),
+    /// Seconds and nanoseconds of the last change of the inode.
+    pub(super) changed: (i64, i64),
+}
+
+impl FileState {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self {
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether this is the same contents: a change of the inode alone (a rename, a new mode) does not count.
+    pub(super) fn same_contents(&self, other: &Self) -> bool {
+        (self.inode, self.bytes, self.modified) == (other.inode, other.bytes, other.modified)
+    }
+}
+
+/// A shard's state, and a fingerprint of its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) state: FileState,
+    /// Where the last header is; 0 in an archive without any.
+    pub(super) last_header: u64,
+    /// BLAKE3 of the first and the last header.
+    pub(super) header_hash: [u8; 32],
+}
+
+impl Identity {
+    /// Reads the ends of `source`, which is in `state`.
+    pub(super) fn read<S: ReadAt + ?Sized>(source: &S, state: FileState, last_header: u64) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        for offset in [0, last_header] {
+            let mut block = [0; BLOCK_BYTES as usize];
+            let mut filled = 0;
+            while filled < block.len() {
+                match source.read_at(&mut block[filled..], offset + filled as u64) {
+                    Ok(0) => break,
+                    Ok(count) => filled += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            hasher.update(&block[..filled]);
+        }
+        Ok(Self { state, last_header, header_hash: *hasher.finalize().as_bytes() })
+    }
+}

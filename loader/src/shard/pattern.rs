@@ -1,0 +1,236 @@
+//! What users write for shards, to paths: `::`, braces, then shell patterns.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::glob;
+use crate::error::{Error, Result};
+
+/// Most paths that braces may give.
+const PATHS_MAX: usize = 1 << 20;
+
+/// Missing files listed in a message, as ranges.
+const LISTED_MAX: usize = 10;
+
+/// The shards that `patterns` name, as absolute paths, in the order written; those of a shell pattern sorted.
+///
+/// `a.tar::b.tar` is two patterns. `{0..3}`, `{000..003}`, `{0..10..5}`, `{a..c}` and `{train,extra}` give each value in
+/// turn; then `*`, `?` and `[…]` are looked up. A file that has a pattern's very name is taken as it is. Every file must
+/// be there; those that are not are all listed.
+pub fn expand(patterns: &[String]) -> Result<Vec<PathBuf>> {
+    let mut shards = Vec::new();
+    for pattern in patterns.iter().flat_map(|pattern| pattern.split("::")) {
+        expand_one(pattern, &mut shards)?;
+    }
+    if shards.is_empty() {
+        return Err(Error::config("no shards were named: give paths or patterns, such as train-{000000..000099}.tar"));
+    }
+    check_files(&shards)?;
+    Ok(shards)
+}
+
+fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
+    if pattern.is_empty() {
+        return Err(Error::config("a shard pattern is empty"));
+    }
+    if pattern.starts_with("pipe:") || pattern.contains("://") {
+        return Err(Error::config(format!("{pattern}: only local files can be read; fetch the shards first")));
+    }
+    let absolute = |text: &str| std::path::absolute(text).map_err(|source| Error::io("find", Path::new(text), source));
+    let literal = absolute(pattern)?;
+    if literal.is_file() {
+        shards.push(literal);
+        return Ok(());
+    }
+    let mut texts = Vec::new();
+    expand_braces(pattern, &mut texts).map_err(|reason| Error::config(format!("{pattern}: {reason}")))?;
+    for text in texts {
+        let path = absolute(&text)?;
+        if !glob::is_pattern(&text) || path.is_file() {
+            shards.push(path);
+            continue;
+        }
+        let found = glob::files(&path).map_err(|source| Error::io("list", &path, source))?;
+        if found.is_empty() {
+            return Err(Error::config(format!("no file fits the pattern {}", path.display())));
+        }
+        shards.extend(found);
+    }
+    Ok(())
+}
+
+/// Appends every text that `pattern` stands for, the leftmost brace varying slowest.
+fn expand_braces(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
+    let Some(open) = pattern.find('{') else {
+        if pattern.contains('}') {
+            return Err("a closing brace has no opening one".to_owned());
+        }
+        if texts.len() == PATHS_MAX {
+            return Err(format!("the braces give more than {PATHS_MAX} paths"));
+        }
+        texts.push(pattern.to_owned());
+        return Ok(());
+    };
+    let (before, inner, after) = split_brace(pattern, open)?;
+    for value in values(inner)? {
+        // The value may have braces of its own: they vary before those after it.
+        expand_braces(&format!("{before}{value}{after}"), texts)?;
+    }
+    Ok(())
+}
+
+fn split_brace(pattern: &str, open: usize) -> Result<(&str, &str, &str), String> {
+    let mut depth = 0;
+    for (at, letter) in pattern[open..].char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            let close = open + at;
+            if pattern[..open].contains('}') {
+                return Err("a closing brace has no opening one".to_owned());
+            }
+            return Ok((&pattern[..open], &pattern[open + 1..close], &pattern[close + 1..]));
+        }
+    }
+    Err("a brace is not closed".to_owned())
+}
+
+/// The values of one pair of braces.
+fn values(inner: &str) -> Result<Vec<String>, String> {
+    let mut parts = vec![String::new()];
+    let mut depth = 0;
+    for letter in inner.chars() {
+        match letter {
+            ',' if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        parts.last_mut().expect("never empty").push(letter);
+    }
+    if parts.len() > 1 {
+        return Ok(parts);
+    }
+    let bounds: Vec<&str> = inner.split("..").collect();
+    match bounds[..] {
+        [first, last] => range(first, last, "1"),
+        [first, last, step] => range(first, last, step),
+        _ => Err(format!("{{{inner}}} is no list {{a,b}} and no range {{0..9}}")),
+    }
+}
+
+fn range(first: &str, last: &str, step: &str) -> Result<Vec<String>, String> {
+    let shown = format!("{{{first}..{last}}}");
+    let step: usize =
+        step.parse().ok().filter(|&step| step > 0).ok_or_else(|| format!("{shown}: a step is at least 1"))?;
+    if let (Some(first), Some(last)) = (letter(first), letter(last)) {
+        return Ok(steps(u64::from(first), u64::from(last), step)
+            .map(|value| char::from(u8::try_from(value).expect("between two letters")).to_string())
+            .collect());
+    }
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse::<u64>().ok()).flatten().ok_or_else(|| format!("{shown}: {text:?} is no number"))
+    };
+    let (from, to) = (number(first)?, number(last)?);
+    let padded = |text: &str| text.len() > 1 && text.starts_with('0');
+    let width = if padded(first) || padded(last) { first.len() } else { 0 };
+    if width > 0 && first.len() != last.len() {
+        return Err(format!(
+            "{shown}: one bound is padded with zeros, the other has another length; write both with as many digits"
+        ));
+    }
+    if (from.abs_diff(to) / step as u64) >= PATHS_MAX as u64 {
+        return Err(format!("{shown} gives more than {PATHS_MAX} paths"));
+    }
+    Ok(steps(from, to, step).map(|value| format!("{value:0width$}")).collect())
+}
+
+fn letter(text: &str) -> Option<u8> {
+    match *text.as_bytes() {
+        [byte] if byte.is_ascii_alphabetic() => Some(byte),
+        _ => None,
+    }
+}
+
+/// From `first` to `last`, which may be the lesser.
+fn steps(first: u64, last: u64, step: usize) -> impl Iterator<Item = u64> {
+    let count = first.abs_diff(last) / step as u64 + 1;
+    (0..count).map(move |n| if first <= last { first + n * step as u64 } else { first - n * step as u64 })
+}
+
+/// Refuses a list in which a path is no file, and lists all that are missing, runs of numbers as ranges.
+pub(super) fn check_files(paths: &[PathBuf]) -> Result<()> {
+    let mut missing = Vec::new();
+    for path in paths {
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => {}
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(Error::config(format!(
+                    "{} is a folder: name its shards, such as {0}/*.tar",
+                    path.display()
+                )));
+            }
+            Ok(_) => return Err(Error::config(format!("{} is no plain file", path.display()))),
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                missing.push(path.as_path());
+            }
+            Err(error) => return Err(Error::io("find", path, error)),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(Error::config(format!("{} of {} shards are missing: {}", missing.len(), paths.len(), as_ranges(&missing))))
+}
+
+/// Paths that differ only in their last number, which goes up by one, become one `{first..last}`.
+fn as_ranges(paths: &[&Path]) -> String {
+    struct Run<'a> {
+        parts: Option<(&'a str, &'a str, &'a str)>,
+        first: &'a Path,
+        last: Option<&'a str>,
+    }
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for path in paths {
+        let parts = path.to_str().and_then(split_number);
+        if let (Some(run), Some((before, number, after))) = (runs.last_mut(), parts)
+            && let Some((run_before, first, run_after)) = run.parts
+            && (run_before, run_after) == (before, after)
+            && follows(run.last.unwrap_or(first), number)
+        {
+            run.last = Some(number);
+            continue;
+        }
+        runs.push(Run { parts, first: path, last: None });
+    }
+    let show = |run: &Run<'_>| match (run.parts, run.last) {
+        (Some((before, first, after)), Some(last)) => format!("{before}{{{first}..{last}}}{after}"),
+        _ => run.first.display().to_string(),
+    };
+    let mut shown: Vec<String> = runs.iter().take(LISTED_MAX).map(show).collect();
+    if runs.len() > LISTED_MAX {
+        shown.push(format!("and {} more", runs.len() - LISTED_MAX));
+    }
+    shown.join(", ")
+}
+
+/// Splits a text around its last number.
+fn split_number(text: &str) -> Option<(&str, &str, &str)> {
+    let end = text.rfind(|letter: char| letter.is_ascii_digit())? + 1;
+    let start = text[..end]
+        .rfind(|letter: char| !letter.is_ascii_digit())
+        .map_or(0, |before| before + text[before..].chars().next().map_or(1, char::len_utf8));
+    Some((&text[..start], &text[start..end], &text[end..]))
+}
+
+fn follows(before: &str, number: &str) -> bool {
+    let value = |text: &str| text.parse::<u64>().ok();
+    value(before).and_then(|before| before.checked_add(1)) == value(number) && value(number).is_some()
+}

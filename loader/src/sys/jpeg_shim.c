@@ -1,0 +1,223 @@
+/* The libjpeg calls that Feedline makes, each guarded by setjmp: libjpeg reports errors by not returning, and a
+ * longjmp must never cross a Rust frame. Every function returns one of enum feedline_jpeg_status; the text of the
+ * last error stays in `message`. One object decodes many images, one after the other; it keeps its libjpeg state.
+ *
+ * A sample that ends too early stops here with TRUNCATED, as Pillow does, instead of the fake end marker (and grey
+ * pixels) of libjpeg's own memory source. Warnings are counted and otherwise ignored, as Pillow does.
+ */
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <jerror.h>
+
+/* Mirrored by `Status` in jpeg.rs. */
+enum feedline_jpeg_status { OK = 0, TRUNCATED = 1, CORRUPT = 2, UNSUPPORTED = 3, TOO_LARGE = 4 };
+
+/* Scans after which a progressive file is refused: honest ones have about ten, and each scan of a forged one costs a
+ * pass over all coefficients. libjpeg-turbo's own tools propose this limit. */
+#define SCANS_MAX 500
+
+/* Mirrored by `Header` in jpeg.rs. */
+struct feedline_jpeg_header {
+  uint32_t width;
+  uint32_t height;
+  uint32_t components;
+  uint32_t precision;
+  /* Largest horizontal sampling factor: pixels that one subsampled column can cover. */
+  uint32_t sampling_max;
+  /* Whether all coefficients are read before the first row comes out. */
+  uint32_t multiple_scans;
+  /* Where the entropy-coded data of the first scan start. */
+  uint64_t scan_offset;
+};
+
+struct feedline_jpeg {
+  struct jpeg_decompress_struct codec;
+  struct jpeg_error_mgr errors;
+  struct jpeg_source_mgr source;
+  struct jpeg_progress_mgr progress;
+  jmp_buf recovery;
+  enum feedline_jpeg_status fault;
+  uint32_t warnings;
+  char message[JMSG_LENGTH_MAX];
+};
+
+static void leave(struct feedline_jpeg *self, enum feedline_jpeg_status fault) {
+  self->fault = fault;
+  longjmp(self->recovery, 1);
+}
+
+static void error_exit(j_common_ptr codec) {
+  struct feedline_jpeg *self = codec->client_data;
+  (*codec->err->format_message)(codec, self->message);
+  switch (codec->err->msg_code) {
+  case JERR_SOF_UNSUPPORTED:
+  case JERR_BAD_PRECISION:
+  case JERR_COMPONENT_COUNT:
+  case JERR_CONVERSION_NOTIMPL:
+  case JERR_FRACT_SAMPLE_NOTIMPL:
+  case JERR_CCIR601_NOTIMPL:
+  case JERR_ARITH_NOTIMPL:
+  case JERR_NOT_COMPILED:
+  case JERR_NOTIMPL:
+    leave(self, UNSUPPORTED);
+    break;
+  case JERR_IMAGE_TOO_BIG:
+  case JERR_WIDTH_OVERFLOW:
+  case JERR_OUT_OF_MEMORY:
+    leave(self, TOO_LARGE);
+    break;
+  default:
+    leave(self, CORRUPT);
+  }
+}
+
+static void emit_message(j_common_ptr codec, int level) {
+  struct feedline_jpeg *self = codec->client_data;
+  if (level < 0)
+    self->warnings++;
+}
+
+static void output_message(j_common_ptr codec) { (void)codec; }
+
+static void init_source(j_decompress_ptr codec) { (void)codec; }
+
+static void term_source(j_decompress_ptr codec) { (void)codec; }
+
+static boolean fill_input_buffer(j_decompress_ptr codec) {
+  struct feedline_jpeg *self = codec->client_data;
+  snprintf(self->message, sizeof self->message, "the data end before the image does");
+  leave(self, TRUNCATED);
+  return FALSE;
+}
+
+static void skip_input_data(j_decompress_ptr codec, long count) {
+  if (count <= 0)
+    return;
+  if ((size_t)count > codec->src->bytes_in_buffer)
+    fill_input_buffer(codec);
+  codec->src->next_input_byte += count;
+  codec->src->bytes_in_buffer -= (size_t)count;
+}
+
+static void progress_monitor(j_common_ptr common) {
+  struct feedline_jpeg *self = common->client_data;
+  if (common->is_decompressor && self->codec.input_scan_number > SCANS_MAX) {
+    snprintf(self->message, sizeof self->message, "more than %d scans", SCANS_MAX);
+    leave(self, CORRUPT);
+  }
+}
+
+static int create(struct feedline_jpeg *self) {
+  self->codec.err = jpeg_std_error(&self->errors);
+  self->errors.error_exit = error_exit;
+  self->errors.emit_message = emit_message;
+  self->errors.output_message = output_message;
+  self->codec.client_data = self;
+  if (setjmp(self->recovery))
+    return self->fault;
+  jpeg_create_decompress(&self->codec);
+  self->source.init_source = init_source;
+  self->source.fill_input_buffer = fill_input_buffer;
+  self->source.skip_input_data = skip_input_data;
+  self->source.resync_to_restart = jpeg_resync_to_restart;
+  self->source.term_source = term_source;
+  self->codec.src = &self->source;
+  self->progress.progress_monitor = progress_monitor;
+  self->codec.progress = &self->progress;
+  return OK;
+}
+
+struct feedline_jpeg *feedline_jpeg_new(void) {
+  struct feedline_jpeg *self = calloc(1, sizeof *self);
+  if (self != NULL && create(self) != OK) {
+    free(self);
+    return NULL;
+  }
+  return self;
+}
+
+void feedline_jpeg_free(struct feedline_jpeg *self) {
+  jpeg_destroy_decompress(&self->codec);
+  free(self);
+}
+
+const char *feedline_jpeg_message(const struct feedline_jpeg *self) { return self->message; }
+
+uint32_t feedline_jpeg_warnings(const struct feedline_jpeg *self) { return self->warnings; }
+
+/* Forgets the image being decoded, wherever it stands, and its memory. Cannot fail. */
+void feedline_jpeg_reset(struct feedline_jpeg *self) {
+  jpeg_abort_decompress(&self->codec);
+  self->source.next_input_byte = NULL;
+  self->source.bytes_in_buffer = 0;
+}
+
+/* Reads the header of `bytes`, which must stay in place until the next reset. */
+int feedline_jpeg_open(struct feedline_jpeg *self, const uint8_t *bytes, size_t length,
+                       struct feedline_jpeg_header *header) {
+  feedline_jpeg_reset(self);
+  self->warnings = 0;
+  self->message[0] = 0;
+  self->source.next_input_byte = bytes;
+  self->source.bytes_in_buffer = length;
+  if (setjmp(self->recovery))
+    return self->fault;
+  jpeg_read_header(&self->codec, TRUE);
+  header->width = self->codec.image_width;
+  header->height = self->codec.image_height;
+  header->components = (uint32_t)self->codec.num_components;
+  header->precision = (uint32_t)self->codec.data_precision;
+  header->sampling_max = (uint32_t)self->codec.max_h_samp_factor;
+  header->multiple_scans = (uint32_t)jpeg_has_multiple_scans(&self->codec);
+  header->scan_offset = length - self->source.bytes_in_buffer;
+  return OK;
+}
+
+/* Starts decoding: rows will hold the columns from *left (moved left to a block border) over *width (grown by as
+ * much), and the first row will be `top`. RGB, or CMYK where the file has four components. */
+int feedline_jpeg_start(struct feedline_jpeg *self, uint32_t *left, uint32_t *width, uint32_t top) {
+  JDIMENSION crop_left = *left;
+  JDIMENSION crop_width = *width;
+  if (setjmp(self->recovery))
+    return self->fault;
+  self->codec.out_color_space = self->codec.num_components == 4 ? JCS_CMYK : JCS_RGB;
+  self->codec.dct_method = JDCT_ISLOW;
+  self->codec.do_fancy_upsampling = TRUE;
+  jpeg_start_decompress(&self->codec);
+  if (crop_width < self->codec.output_width) {
+    jpeg_crop_scanline(&self->codec, &crop_left, &crop_width);
+    *left = crop_left;
+    *width = crop_width;
+  }
+  if (top > 0)
+    jpeg_skip_scanlines(&self->codec, top);
+  return OK;
+}
+
+/* Decodes `count` rows into `rows`, `stride` bytes apart. The caller never asks for rows below the image. */
+int feedline_jpeg_rows(struct feedline_jpeg *self, uint8_t *rows, size_t stride, uint32_t count) {
+  /* More than one row at a time, since libjpeg emits as many as the vertical sampling factor. */
+  JSAMPROW pointers[4];
+  /* Volatile, because it is changed between setjmp and longjmp. */
+  volatile uint32_t done = 0;
+  if (setjmp(self->recovery))
+    return self->fault;
+  while (done < count) {
+    JDIMENSION ask = count - done < 4 ? count - done : 4;
+    for (JDIMENSION row = 0; row < ask; row++)
+      pointers[row] = rows + (size_t)(done + row) * stride;
+    JDIMENSION got = jpeg_read_scanlines(&self->codec, pointers, ask);
+    if (got == 0) {
+      snprintf(self->message, sizeof self->message, "the decoder stopped at row %u of %u",
+               (unsigned)self->codec.output_scanline, (unsigned)self->codec.output_height);
+      return CORRUPT;
+    }
+    done += got;
+  }
+  return OK;
+}

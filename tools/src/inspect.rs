@@ -1,0 +1,8 @@
+//! wait
+use clap::Args;
+/// x
+#[derive(Debug, Args)]
+pub struct InspectArguments {}
+pub fn run(_: &InspectArguments) -> feedline_loader::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! `feedline serve`: the sidecar in the foreground. The service itself is the engine's; here are its arguments and its log.
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use feedline_loader::Result;
+use feedline_loader::read::ReaderChoice;
+use feedline_loader::serve::{ServeOptions, ServeReport, serve};
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::output::{counted, print_report};
+
+/// Run the sidecar: serve batches to training processes of this machine over a Unix socket.
+///
+/// Prints one line once it is ready. Logs go to standard error; FEEDLINE_LOG sets what they hold, as in
+/// FEEDLINE_LOG=debug.
+#[derive(Debug, Args)]
+pub struct ServeArguments {
+    /// Socket to listen on; clients name it by `sidecar=` or FEEDLINE_SOCKET.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Decode threads [default: the usable cores less one, at least one].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    workers: Option<u32>,
+    /// How shards are read.
+    #[arg(long, value_enum, default_value_t = Reader::Auto)]
+    reader: Reader,
+    /// Answer Prometheus at http://ADDR/metrics, as in 127.0.0.1:9184.
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// End when the last client is gone; log warnings only; announce readiness as JSON.
+    #[arg(long)]
+    private: bool,
+    /// Folder for index files [default: the user's cache folder].
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Serve only shards below DIR; may be given several times [default: whatever this user may read].
+    #[arg(long = "allow-root", value_name = "DIR")]
+    allow_roots: Vec<PathBuf>,
+    /// Admit clients of this user too; may be given several times.
+    #[arg(long = "allow-uid", value_name = "UID")]
+    allow_uids: Vec<u32>,
+    /// Announce readiness as one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Reader {
+    /// io_uring where this machine lets it work, otherwise a pool of pread threads.
+    Auto,
+    /// io_uring, or an error that says why not.
+    Uring,
+    /// A pool of pread threads.
+    Pread,
+}
+
+impl From<Reader> for ReaderChoice {
+    fn from(reader: Reader) -> Self {
+        match reader {
+            Reader::Auto => Self::Auto,
+            Reader::Uring => Self::Uring,
+            Reader::Pread => Self::Pread,
+        }
+    }
+}
+
+/// Serves until a signal, or with `--private` until the last client is gone.
+pub fn run(arguments: ServeArguments) -> Result<()> {
+    log_to_stderr(if arguments.private { LevelFilter::WARN } else { LevelFilter::INFO });
+    let json = arguments.private || arguments.json;
+    let options = ServeOptions {
+        socket: arguments.socket,
+        workers: arguments.workers,
+        reader: arguments.reader.into(),
+        metrics: arguments.metrics,
+        private: arguments.private,
+        cache_dir: arguments.cache_dir,
+        allow_roots: arguments.allow_roots,
+        allow_uids: arguments.allow_uids,
+    };
+    serve(options, |report| {
+        if let Err(error) = print_report(&Announcement(report), json) {
+            tracing::warn!("nobody was told that the service is ready: {error}");
+        }
+    })
+}
+
+/// The one line that says that clients may come.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Announcement<'report>(&'report ServeReport);
+
+impl fmt::Display for Announcement<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ServeReport { listening, metrics, workers, reader, .. } = self.0;
+        let threads = counted(u64::from(*workers), "decode thread");
+        write!(formatter, "serving on {}: {threads}, {reader}", listening.display())?;
+        metrics.map_or(Ok(()), |address| write!(formatter, "; metrics at http://{address}/metrics"))
+    }
+}
+
+fn log_to_stderr(default: LevelFilter) {
+    let filter =
+        EnvFilter::builder().with_default_directive(default.into()).with_env_var("FEEDLINE_LOG").from_env_lossy();
+    // Where the process that carries this library has a log already, that one stays.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
+}
