@@ -394,8 +394,7 @@ say("child", loader._known()["sidecar_pid"], rest)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_loaders_work_in_worker_processes(script, dataset, method, tmp_path) -> None:
     module = tmp_path / "worker.py"
-    module.write_text("def keys_of(loader): return [batch.sample_keys for batch in loader]
-")
+    module.write_text("def keys_of(loader): return [batch.sample_keys for batch in loader]\n")
     code = """
 import multiprocessing
 sys.path.insert(0, sys.argv[3])

@@ -240,7 +240,7 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name not in _PROCESS_STATE}
-        state["_epochs"] = self._epochs.state()
+        state["_epochs"] = self._epochs.upcoming()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
