@@ -1,1 +1,65 @@
-//! The native module.
+//! The native module of the Python package `feedline`.
+//!
+//! [`wait`] is the one door that releases the interpreter lock, [`errors`] the one map to exceptions, [`batch`] lends
+//! slots through the buffer protocol, [`stream`] joins them into an iterator's native half. Everything that a user
+//! meets is written in Python, in `python/feedline`.
+
+mod anchor;
+mod batch;
+mod errors;
+mod geometry;
+mod stream;
+mod wait;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use pyo3::prelude::*;
+
+/// The native half of feedline: streams of batches from a sidecar.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::anchor::Anchor;
+    #[pymodule_export]
+    use super::batch::{BatchInfo, Field};
+    #[pymodule_export]
+    use super::geometry::draw_geometry;
+    #[pymodule_export]
+    use super::stream::Stream;
+    #[pymodule_export]
+    use super::{check_spec, expand_shards, run_command, usable_cores, version};
+}
+
+/// The version of the native module.
+#[pyfunction]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Runs the `feedline` command with `argv`, the program's name first, and returns its exit status.
+#[pyfunction(name = "main")]
+fn run_command(py: Python<'_>, argv: Vec<OsString>) -> u8 {
+    let status = py.detach(|| feedline_tools::main_from(argv));
+    (0..=u8::MAX).find(|&number| ExitCode::from(number) == status).unwrap_or(1)
+}
+
+/// Raises ValueError, with the way out, when the job `spec` (JSON) asks for what cannot be.
+#[pyfunction]
+fn check_spec(py: Python<'_>, spec: &str) -> PyResult<()> {
+    stream::parse_spec(py, spec).map(|_| ())
+}
+
+/// The shard files that `patterns` (paths, braces, globs, ``::`` between) name, in order, as absolute paths.
+#[pyfunction]
+fn expand_shards(py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<OsString>> {
+    let shards = feedline_loader::shard::expand(&patterns).map_err(|error| errors::to_python(py, &error, None))?;
+    Ok(shards.into_iter().map(PathBuf::into_os_string).collect())
+}
+
+/// Cores that this process may use: the least of its affinity, its cpuset and its quota.
+#[pyfunction]
+fn usable_cores() -> PyResult<u32> {
+    Ok(feedline_loader::sys::cores::CoreReport::read()?.usable())
+}

@@ -150,6 +150,12 @@ impl Stream {
         Ok(Some(lease))
     }
 
+    /// Whether the stream and its sidecar are still there: an error that one of them left behind, if any.
+    pub fn check_alive(&mut self) -> Result<()> {
+        self.check_process()?;
+        self.check_failure()
+    }
+
     /// What was measured since the last summary, judged; starts the next window.
     pub fn summary(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<Summary> {
         self.check_process()?;

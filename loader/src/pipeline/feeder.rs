@@ -17,7 +17,7 @@ use super::open_batch::OpenBatch;
 use super::row::{PARTS_MAX, Part, Parts, RowWork, spans};
 use super::stream::{Stream, StreamId};
 use super::Waker;
-use crate::error::{Error, Result};
+use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::plan::SampleId;
 use crate::read::{Arena, Completion, ReadBuffer, ReadRequest, Reader};
 use crate::shard::ByteRange;
@@ -134,12 +134,10 @@ impl Feeder {
             if pause == Pause::Full {
                 // Ask for a wake, then look once more: room that was made in between would wake nobody.
                 self.stages.feeder_starved.store(true, Release);
-                self.arena.set_starving(true);
                 pause = self.read_ahead();
             }
             if pause == Pause::Idle {
                 self.stages.feeder_starved.store(false, Release);
-                self.arena.set_starving(false);
             }
             match self.reader.wait(SLEEP_MAX, self.epoll.as_fd(), &mut done) {
                 Ok(true) => self.clear_wakes(),
@@ -287,12 +285,20 @@ impl Feeder {
         stream.selector().select(stream.dataset(), sample, ranges);
         let mut covers = [(0, 0); PARTS_MAX];
         let count = spans(ranges, &mut covers);
-        let work = RowWork { batch, row, attempt, sample, parts: Parts::default(), error: None };
+        let mut work = RowWork { batch, row, attempt, sample, parts: Parts::default(), fault: None };
         if count == 0 {
             self.hand_over(work);
             return Ok(());
         }
-        let mut buffers = self.allocate(&covers[..count]).ok_or(())?;
+        let mut buffers = match self.allocate(&covers[..count]) {
+            Ok(Some(buffers)) => buffers,
+            Ok(None) => return Err(()),
+            Err(error) => {
+                work.fault = Some(SampleFault::new(FaultClass::TooLarge, error.to_string()));
+                self.hand_over(work);
+                return Ok(());
+            }
+        };
         let (shard, _) = stream.dataset().locate(sample);
         let file = match self.files.acquire(stream.dataset(), shard, &mut *self.reader) {
             Ok(Some(file)) => file,
@@ -307,22 +313,25 @@ impl Feeder {
         self.pending[slot] =
             Some(Pending { work, shard, reads_left, offsets: covers.map(|(start, _)| start), started: Instant::now() });
         for (part, (start, end)) in covers[..count].iter().enumerate() {
-            let len = u32::try_from(end - start).expect("allocate refused longer ones");
             let buffer = buffers[part].take().expect("one a span");
             let ticket = (slot * PARTS_MAX + part) as u64;
-            self.submit(ReadRequest { file, offset: *start, len, ticket, buffer });
-            stream.counters().read_bytes.fetch_add(u64::from(len), Relaxed);
+            self.submit(ReadRequest { file, offset: *start, ticket, buffer });
+            stream.counters().read_bytes.fetch_add(end - start, Relaxed);
         }
         Ok(())
     }
 
     /// One buffer a span, or none at all.
-    fn allocate(&mut self, spans: &[(u64, u64)]) -> Option<[Option<ReadBuffer>; PARTS_MAX]> {
+    fn allocate(&mut self, spans: &[(u64, u64)]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
         let mut buffers = [const { None }; PARTS_MAX];
         for (buffer, (start, end)) in buffers.iter_mut().zip(spans) {
-            *buffer = Some(self.arena.allocate(u32::try_from(end - start).ok()?)?);
+            *buffer = self.arena.allocate(end - start)?;
+            if buffer.is_none() {
+                return Ok(None);
+            }
         }
-        Some(buffers)
+        self.stages.oversized_reads.store(self.arena.oversized(), Relaxed);
+        Ok(Some(buffers))
     }
 
     /// Hands a request to the reader, waiting for room in its queue, which holds fewer reads than rows may be pending.
@@ -347,7 +356,7 @@ impl Feeder {
         let pending = self.pending[slot].as_mut().expect("a ticket is in flight once");
         match completion.result {
             Ok(()) => pending.work.parts.set(part, Part { offset: pending.offsets[part], buffer: completion.buffer }),
-            Err(error) => pending.work.error = Some(error),
+            Err(error) => pending.work.fault = Some(SampleFault::new(FaultClass::Io, error.to_string())),
         }
         pending.reads_left -= 1;
         let counters = pending.work.batch.stream.counters();

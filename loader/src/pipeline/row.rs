@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::open_batch::OpenBatch;
+use crate::error::SampleFault;
 use crate::plan::SampleId;
 use crate::read::ReadBuffer;
 use crate::shard::ByteRange;
@@ -55,7 +56,7 @@ pub struct RowWork {
     /// Its bytes.
     pub parts: Parts,
     /// Why they could not be read.
-    pub error: Option<std::io::Error>,
+    pub fault: Option<SampleFault>,
 }
 
 /// The reads that cover `ranges`: near ones merged, at most [`PARTS_MAX`], in order of their offsets.

@@ -109,8 +109,8 @@ impl Worker {
             let Some(range) = *range else {
                 return Err(fault(0, self.missing(stream, field)));
             };
-            if let Some(error) = &work.error {
-                return Err(fault(range.offset, SampleFault::new(FaultClass::Io, error.to_string())));
+            if let Some(found) = &work.fault {
+                return Err(fault(range.offset, found.clone()));
             }
             let bytes = if range.len == 0 { &[] } else { work.parts.bytes(range).expect("the feeder read what the selector selects") };
             self.fields

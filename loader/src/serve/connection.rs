@@ -152,7 +152,9 @@ impl Connection {
         let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
         let (service, shards) = (self.service.clone(), shards.to_vec());
         let mut opening = tokio::task::spawn_blocking(move || {
-            service.datasets.open(&shards, &|report| drop(progress.send_replace(Some(report))))
+            service.datasets.open(&shards, &|report| {
+                progress.send_replace(Some(report));
+            })
         });
         loop {
             tokio::select! {

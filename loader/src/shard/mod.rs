@@ -24,6 +24,7 @@ mod tar;
 mod walk;
 mod window;
 
+pub use cache::cache_folder;
 pub use dataset::{Dataset, IndexOptions, IndexProgress};
 pub use findings::{Finding, FindingCount};
 pub use pattern::expand;

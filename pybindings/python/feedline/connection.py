@@ -1,0 +1,118 @@
+"""One open stream, and what makes batches of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+from . import _native, forks, tensors
+from .batch import Batch, FaultReport, make_batch
+
+logger = logging.getLogger("feedline")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a stream is opened with.
+
+    Attributes:
+        spec: The job spec of `loader/src/spec.rs`, as Python data.
+        indices: Sample numbers of a subset, uint64.
+        weights: One weight a sample, float64.
+        zero_copy: ``auto``, ``strict`` or ``copy``.
+        timeout_s: Longest wait without any progress, in seconds.
+        is_channels_last: Whether each field is an image that lies channel by channel within a pixel.
+    """
+
+    spec: dict[str, Any]
+    indices: array[int] | None
+    weights: array[float] | None
+    zero_copy: str
+    timeout_s: float
+    is_channels_last: list[bool]
+
+
+class Connection:
+    """A stream at the sidecar that listens on `socket`."""
+
+    def __init__(self, socket: str, job: Job) -> None:
+        self.socket = socket
+        self.native = _native.Stream(
+            socket, json.dumps(job.spec), job.indices, job.weights, job.timeout_s, job.zero_copy
+        )
+        forks.close_in_child(self.native)
+        self.generation = forks.generation
+        self.info: dict[str, Any] = json.loads(self.native.info())
+        layout = self.info["layout"]
+        self._job = job
+        self._rows = layout["batch_size"]
+        self._layout: list[dict[str, Any]] = layout["fields"]
+        self._names = {field["name"]: place for place, field in enumerate(self._layout)}
+        self._makers: dict[int, list[tensors.Maker]] = {}
+        # Where the end of a batch lies past this, no batch follows in its epoch.
+        self.last_position = self.info["epoch_positions"] - (
+            self.info["global_batch"] if self.info["tail"] == "drop" else 1
+        )
+
+    def take(self) -> tuple[Batch, _native.BatchInfo] | None:
+        """The next batch and its description, or None at the end of the epoch."""
+        taken = self.native.next(self._job.timeout_s)
+        if taken is None:
+            return None
+        info, buffers = taken
+        makers = self._makers.get(info.rows) or self._new_makers(info.rows)
+        made = [make(buffer) for make, buffer in zip(makers, buffers, strict=True)]
+        return make_batch(made, self._names, info, self.generation if info.is_borrowed else None), info
+
+    def summary(self) -> dict[str, Any]:
+        """What was measured since the epoch began."""
+        return json.loads(self.native.summary(self._job.timeout_s))  # type: ignore[no-any-return]
+
+    def _new_makers(self, rows: int) -> list[tensors.Maker]:
+        makers = tensors.makers(self._layout, self._job.is_channels_last, rows, tensors.framework())
+        # Full batches, and the few sizes of a split last one.
+        self._makers[rows] = makers
+        return makers
+
+
+class Tally:
+    """What one epoch's batches held beside good rows."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.copies = 0
+        self.faults: dict[str, int] = {}
+
+    def count_faults(self, report: list[FaultReport]) -> None:
+        """Counts bad samples by class."""
+        for fault in report:
+            self.faults[fault.fault_class] = self.faults.get(fault.fault_class, 0) + 1
+
+    def words(self, epoch: int, summary: dict[str, Any]) -> str:
+        """One line for a person about `epoch`."""
+        client = summary["client"]
+        faults = ", ".join(f"{count} {fault_class}" for fault_class, count in sorted(self.faults.items())) or "none"
+        line = (
+            f"epoch {epoch}: {client['batches']} batches, {summary['images_per_s']:.0f} images/s, waited "
+            f"{client['waited_s']:.1f} s of {client['wall_s']:.1f} s; {summary['verdict']['words']}; bad samples: {faults}"
+        )
+        return f"{line}; {self.copies} batches came as copies" if self.copies else line
+
+
+def opened_words(info: dict[str, Any], job: Job, rank: str) -> str:
+    """One line for a person about a stream that was just opened."""
+    rest = "".join(
+        f", {words}"
+        for words, count in (
+            (f"{info['left_out']} left out", info["left_out"]),
+            (f"{info['repeated']} repeated", info["repeated"]),
+        )
+        if count
+    )
+    return (
+        f"{info['sample_count']} samples in {len(job.spec['shards'])} shards, {info['batches_per_epoch']} batches an epoch"
+        f"{rest}; {rank}; {info['workers']} decode threads, {info['reader']}"
+    )

@@ -1,0 +1,294 @@
+"""What a batch is made of: fields, and the transforms of an image field.
+
+Everything here is a description. The sidecar does the work; `spec` is the JSON that it is told. Names and checks of
+transforms follow torchvision's ``v2``, so that a pipeline can be copied over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Images of more pixels are refused from their header, before memory is taken: Pillow's limit for an error.
+MAX_PIXELS = 2 * 89_478_485
+
+#: Longest side of an output.
+MAX_SIDE = 16_384
+
+
+def _pair(size: object, owner: str) -> tuple[int, int]:
+    """(height, width) from an int or a sequence of one or two, as torchvision reads it."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        sides: tuple[object, ...] = (size, size)
+    elif isinstance(size, Sequence) and not isinstance(size, str | bytes) and len(size) in (1, 2):
+        sides = tuple(size) * (2 // len(size))
+    else:
+        raise TypeError(f"{owner}: size must be an int or a sequence of one or two, (height, width), got {size!r}")
+    return _side(sides[0], owner), _side(sides[1], owner)
+
+
+def _side(side: object, owner: str) -> int:
+    if not isinstance(side, int) or isinstance(side, bool):
+        raise TypeError(f"{owner}: a side is an int, got {side!r}")
+    if not 1 <= side <= MAX_SIDE:
+        raise ValueError(f"{owner}: a side must be 1 to {MAX_SIDE} pixels, got {side}")
+    return side
+
+
+def _range(value: object, name: str, owner: str) -> tuple[float, float]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise TypeError(f"{owner}: {name} must be a sequence of two, (min, max), got {value!r}")
+    low, high = (_number(bound, name, owner) for bound in value)
+    if not 0 < low <= high:
+        raise ValueError(f"{owner}: {name} must be (min, max) with 0 < min <= max, got {value!r}")
+    return low, high
+
+
+def _number(value: object, name: str, owner: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise TypeError(f"{owner}: {name} must hold finite numbers, got {value!r}")
+    return float(value)
+
+
+def _only_bilinear(interpolation: object, antialias: object, owner: str) -> None:
+    name = getattr(interpolation, "value", interpolation)
+    if name not in ("bilinear", 2):
+        raise ValueError(
+            f"{owner}: interpolation {interpolation!r} is not offered: Feedline resizes bilinearly with antialias, "
+            "as Pillow does; leave the argument out"
+        )
+    if antialias not in (True, None):
+        raise ValueError(f"{owner}: antialias=False is not offered: Feedline resizes as Pillow does; leave it out")
+
+
+class Transform:
+    """One operation on an image; base of those below."""
+
+    fixes_size = False
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON that the sidecar is told."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Transform):
+    """A random box of the image, resized bilinearly with antialias.
+
+    Args:
+        size: Output size, an int for a square or (height, width), in pixels.
+        scale: Range of the box's share of the image's area.
+        ratio: Range of the box's width / height, drawn uniformly in its logarithm.
+        interpolation: Only bilinear is offered.
+        antialias: Only True is offered.
+    """
+
+    size: int | Sequence[int]
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    interpolation: Any = "bilinear"
+    antialias: bool | None = True
+    fixes_size = True
+
+    def __post_init__(self) -> None:
+        _only_bilinear(self.interpolation, self.antialias, "RandomResizedCrop")
+        _, share = _range(self.scale, "scale", "RandomResizedCrop")
+        if share > 1:
+            raise ValueError(f"RandomResizedCrop: scale is a share of the image's area, at most 1, got {self.scale!r}")
+        _range(self.ratio, "ratio", "RandomResizedCrop")
+        _pair(self.size, "RandomResizedCrop")
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON that the sidecar is told."""
+        size = _pair(self.size, "RandomResizedCrop")
+        return {"random_resized_crop": {"size": size, "scale": tuple(self.scale), "ratio": tuple(self.ratio)}}
+
+
+@dataclass(frozen=True)
+class Resize(Transform):
+    """The whole image resized bilinearly with antialias.
+
+    Args:
+        size: An int or a sequence of one for the shorter side, the other keeping the ratio; or (height, width).
+        interpolation: Only bilinear is offered.
+        max_size: Not offered.
+        antialias: Only True is offered.
+    """
+
+    size: int | Sequence[int]
+    interpolation: Any = "bilinear"
+    max_size: None = None
+    antialias: bool | None = True
+
+    def __post_init__(self) -> None:
+        _only_bilinear(self.interpolation, self.antialias, "Resize")
+        if self.max_size is not None:
+            raise ValueError("Resize: max_size is not offered: give (height, width), or follow with CenterCrop")
+        _pair(self.size, "Resize")
+
+    @property
+    def fixes_size(self) -> bool:  # type: ignore[override]
+        """Whether every output has one size."""
+        return not isinstance(self.size, int) and len(self.size) == 2
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON that the sidecar is told."""
+        height, width = _pair(self.size, "Resize")
+        return {"resize": {"to": {"exact": (height, width)} if self.fixes_size else {"short_side": height}}}
+
+
+@dataclass(frozen=True)
+class CenterCrop(Transform):
+    """The middle of the image, padded with zeros where the image is smaller.
+
+    Args:
+        size: Output size, an int for a square or (height, width), in pixels.
+    """
+
+    size: int | Sequence[int]
+    fixes_size = True
+
+    def __post_init__(self) -> None:
+        _pair(self.size, "CenterCrop")
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON that the sidecar is told."""
+        return {"center_crop": {"size": _pair(self.size, "CenterCrop")}}
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(Transform):
+    """The image mirrored left to right with probability ``p``."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= _number(self.p, "p", "RandomHorizontalFlip") <= 1:
+            raise ValueError(f"RandomHorizontalFlip: p is a probability, 0 to 1, got {self.p!r}")
+
+    def spec(self) -> dict[str, Any]:
+        """The JSON that the sidecar is told."""
+        return {"random_horizontal_flip": {"p": float(self.p)}}
+
+
+def _sources(value: object, owner: str) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
+    if not names or not all(isinstance(name, str) and name.strip(".") for name in names):
+        raise TypeError(
+            f"{owner}: the first argument names the members of a shard to read, as in {owner}(\"cls\") or "
+            f"{owner}([\"jpg\", \"png\"]), got {value!r}"
+        )
+    return tuple(name.lower().lstrip(".") for name in names)
+
+
+class Field:
+    """One tensor of a batch; base of those below."""
+
+    is_image = False
+    sources: tuple[str, ...]
+
+    def kind(self, layout: str) -> Any:
+        """What the sidecar is told to make of the bytes, as JSON; ``layout`` is that of images."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+
+class Image(Field):
+    """An image: uint8, three channels, RGB.
+
+    In a batch of torch tensors it has shape (N, 3, height, width), as a ``channels_last`` view of the slot; in a batch
+    of NumPy arrays (N, height, width, 3). ``Loader(layout="NCHW")`` makes it contiguous (N, 3, height, width) in both.
+
+    Args:
+        sources: Names of shard members that hold it, without a leading dot; the first present wins.
+        transforms: Operations in order; together they must fix the output size.
+        max_pixels: Images of more pixels are refused from their header.
+    """
+
+    is_image = True
+
+    def __init__(self, sources: str | Iterable[str], *transforms: Transform, max_pixels: int = MAX_PIXELS) -> None:
+        self.sources = _sources(sources, "Image")
+        for transform in transforms:
+            if not isinstance(transform, Transform):
+                raise TypeError(
+                    f"Image: {transform!r} is not a transform of feedline (RandomResizedCrop, Resize, CenterCrop, "
+                    "RandomHorizontalFlip); apply others to the batch, on the GPU"
+                )
+        if not any(transform.fixes_size for transform in transforms):
+            raise ValueError(
+                "Image: the transforms do not fix the output size, and a batch needs one: add RandomResizedCrop(224), "
+                "CenterCrop(224) or Resize((224, 224))"
+            )
+        if not isinstance(max_pixels, int) or max_pixels < 1:
+            raise ValueError(f"Image: max_pixels must be an int of at least 1, got {max_pixels!r}")
+        self.transforms = transforms
+        self.max_pixels = max_pixels
+
+    def kind(self, layout: str) -> Any:
+        """What the sidecar is told to make of the bytes, as JSON."""
+        transforms = [transform.spec() for transform in self.transforms]
+        return {"image": {"transforms": transforms, "layout": layout.lower(), "max_pixels": self.max_pixels}}
+
+    def __repr__(self) -> str:
+        return f"Image({', '.join(map(repr, (list(self.sources), *self.transforms)))})"
+
+
+class Int(Field):
+    """An int64 a row, written in decimal, surrounding white space ignored; shape (N,).
+
+    Args:
+        sources: Names of shard members that hold it, without a leading dot; the first present wins.
+    """
+
+    def __init__(self, sources: str | Iterable[str]) -> None:
+        self.sources = _sources(sources, "Int")
+
+    def kind(self, layout: str) -> Any:
+        """What the sidecar is told to make of the bytes, as JSON."""
+        return "int"
+
+    def __repr__(self) -> str:
+        return f"Int({list(self.sources)!r})"
+
+
+class Float(Field):
+    """A float64 a row, written in decimal, surrounding white space ignored; shape (N,).
+
+    Args:
+        sources: Names of shard members that hold it, without a leading dot; the first present wins.
+    """
+
+    def __init__(self, sources: str | Iterable[str]) -> None:
+        self.sources = _sources(sources, "Float")
+
+    def kind(self, layout: str) -> Any:
+        """What the sidecar is told to make of the bytes, as JSON."""
+        return "float"
+
+    def __repr__(self) -> str:
+        return f"Float({list(self.sources)!r})"
+
+
+def field_specs(fields: Mapping[str, Field], layout: str) -> list[dict[str, Any]]:
+    """The fields as the sidecar is told them, in order."""
+    if not isinstance(fields, Mapping) or not fields:
+        raise TypeError(
+            "fields must be a dict of name to field, as in {\"image\": feedline.Image([\"jpg\"], "
+            f"feedline.RandomResizedCrop(224)), \"label\": feedline.Int(\"cls\")}}, got {fields!r}"
+        )
+    for name, field in fields.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"fields: a name is a string, got {name!r}")
+        if not isinstance(field, Field):
+            raise TypeError(f"fields[{name!r}] must be feedline.Image, Int or Float, got {field!r}")
+    return [
+        {"name": name, "sources": list(field.sources), "kind": field.kind(layout)} for name, field in fields.items()
+    ]

@@ -1,0 +1,426 @@
+"""The loader: an iterable over epochs of batches, with the surface of `torch.utils.data.DataLoader`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from . import _native, arguments, forks, ranks, sidecar
+from .batch import Batch
+from .connection import Connection, Job, Tally, opened_words
+from .epochs import Epochs, Run
+from .errors import ForkedError, LoaderError
+from .fields import Field, field_specs
+
+logger = logging.getLogger("feedline")
+
+_SPEC_VERSION = 1
+
+
+class Loader:
+    """Batches of a dataset in WebDataset shards, read, decoded and augmented by a sidecar, in shared memory.
+
+    Each ``iter()`` is one epoch. Order and augmentation are functions of ``seed``, epoch and sample, whatever the number
+    of threads, ranks or restarts. Nothing is opened before the first ``iter()``, ``len()``, ``peek()`` or ``.dataset``.
+
+    Args:
+        shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between.
+        batch_size: Rows of a batch, per rank.
+        shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own.
+        fields: The tensors of a batch, in order: name to `Image`, `Int` or `Float`.
+        seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.
+        tail: What becomes of samples that do not fill a global batch: ``"short"`` (the default: split over the ranks),
+            ``"drop"`` (left out, as by ``drop_last=True``) or ``"pad"`` (filled with repeats, marked in ``batch.valid``).
+        indices: Sample numbers of a subset (k-fold, a held-out part).
+        weights: One weight a sample: epochs then draw with replacement.
+        epoch_length: With ``weights``, how many samples an epoch draws; as many as there are by default.
+        on_error: ``"replace"`` puts another sample in a bad one's row and names the bad one in ``batch.report``;
+            ``"raise"`` raises SampleError at the batch that holds it. By default the first when the order is random, else
+            the second.
+        error_budget: Share of bad samples over which the run stops with BudgetError.
+        layout: ``"NHWC"``: images are a ``channels_last`` view (N, 3, H, W) in torch, (N, H, W, 3) in NumPy. ``"NCHW"``:
+            contiguous (N, 3, H, W) in both.
+        zero_copy: ``"auto"``: tensors are views of shared memory, except small ones (below 64 KiB a batch), and except
+            while live batches hold all slots but two. ``"strict"`` raises SlotsHeldError then. ``"copy"`` always copies.
+        slots: Slots of the ring, 4 to 64: how many batches may be ready or held. Each takes a batch's bytes.
+        workers: Decode threads of a private sidecar; the usable cores less one by default.
+        sidecar: Socket of a running ``feedline serve``; else ``FEEDLINE_SOCKET``; else a private one is started.
+        rank: This process's number among ``world_size``; found from torch.distributed or the launcher by default.
+        world_size: How many processes share an epoch.
+        timeout: Longest wait without any progress, in seconds: 600 by default.
+        collate_fn: Called with each `Batch`; its result is delivered instead.
+        name: Name of the job in logs and metrics.
+        drop_last: As ``tail="drop"``.
+        num_workers: As ``workers``; 0 leaves the choice to the sidecar.
+        prefetch_factor: Batches ahead per rank; sizes the ring in place of ``slots``.
+        generator: A torch generator whose initial seed is taken.
+        pin_memory: Accepted; this version does not page-lock memory, and says so once.
+        persistent_workers: Accepted; the sidecar always outlives an epoch.
+        pin_memory_device: Accepted, as ``pin_memory``.
+        in_order: Accepted; batches always come in plan order.
+        sampler: Refused, with the way out.
+        batch_sampler: Refused, with the way out.
+        worker_init_fn: Ignored with a notice: there are no Python workers.
+        multiprocessing_context: Ignored with a notice: there are no Python workers.
+
+    Raises:
+        ValueError: An argument cannot be; the message has the fix.
+        TypeError: An argument is of the wrong kind.
+        FileNotFoundError: A shard is not there, or a pattern matches nothing.
+    """
+
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        batch_size: int = 1,
+        shuffle: bool | None = None,
+        *,
+        fields: Mapping[str, Field],
+        seed: int | None = None,
+        tail: Literal["short", "drop", "pad"] | None = None,
+        indices: Any = None,
+        weights: Any = None,
+        epoch_length: int | None = None,
+        on_error: Literal["replace", "raise"] | None = None,
+        error_budget: float = 0.01,
+        layout: Literal["NHWC", "NCHW"] = "NHWC",
+        zero_copy: Literal["auto", "strict", "copy"] = "auto",
+        slots: int | None = None,
+        workers: int | None = None,
+        sidecar: str | os.PathLike[str] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        timeout: float | None = None,
+        collate_fn: Callable[[Batch], Any] | None = None,
+        name: str | None = None,
+        drop_last: bool | None = None,
+        num_workers: int | None = None,
+        prefetch_factor: int | None = None,
+        generator: Any = None,
+        pin_memory: bool = False,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        sampler: None = None,
+        batch_sampler: None = None,
+        worker_init_fn: Any = None,
+        multiprocessing_context: Any = None,
+    ) -> None:
+        arguments.refuse_samplers(sampler, batch_sampler)
+        arguments.ignore_with_notice(worker_init_fn, multiprocessing_context)
+        ranks.check(rank, world_size)
+        if indices is not None and weights is not None:
+            raise ValueError("indices= and weights= cannot be combined: give samples that are left out a weight of 0")
+        if epoch_length is not None and weights is None:
+            raise ValueError("epoch_length= belongs to weights=: without them an epoch is every sample once")
+        if batch_size is None:
+            raise ValueError("batch_size=None, DataLoader's way to deliver single samples, is not offered: pass 1")
+        self.batch_size = arguments.int_at_least("batch_size", batch_size, 1)
+        self.drop_last = arguments.tail_rule(tail, drop_last) == "drop"
+        self.collate_fn = collate_fn
+        self.pin_memory = bool(pin_memory)
+        self._rank, self._world_size = rank, world_size
+        self._sidecar = None if sidecar is None else os.path.abspath(sidecar)
+        self._workers = arguments.worker_count(workers, num_workers)
+        is_random = bool(shuffle) or weights is not None
+        patterns = arguments.shard_patterns(shards)
+        spec = {
+            "version": _SPEC_VERSION,
+            "name": name or os.path.basename(patterns[0]),
+            "shards": _native.expand_shards(patterns),
+            "fields": field_specs(fields, arguments.one_of("layout", layout, ("NHWC", "NCHW"))),
+            "batch_size": self.batch_size,
+            "order": "shuffled" if is_random else "sequential",
+            "seed": arguments.seed_number(seed, generator),
+            "rank": 0,
+            "world_size": 1,
+            "tail": arguments.tail_rule(tail, drop_last),
+            "epoch_length": None if epoch_length is None else arguments.int_at_least("epoch_length", epoch_length, 1),
+            "on_error": arguments.one_of(
+                "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
+            ),
+            "error_budget": float(error_budget),
+            "slots": arguments.slot_count(slots, prefetch_factor),
+        }
+        self._job = Job(
+            spec,
+            arguments.sample_numbers(indices),
+            arguments.sample_weights(weights),
+            arguments.one_of("zero_copy", zero_copy, ("auto", "strict", "copy")),
+            arguments.timeout_seconds(timeout),
+            [field.is_image and layout == "NHWC" for field in fields.values()],
+        )
+        _native.check_spec(json.dumps(spec))
+        self._epochs = Epochs()
+        self._reset()
+        if pin_memory or pin_memory_device:
+            logger.info(
+                "pin_memory: page-locking shared memory needs CUDA support that this version lacks; batches come in "
+                "pageable memory, and copies to the GPU are right but slower"
+            )
+
+    def _reset(self) -> None:
+        """Everything that belongs to one process."""
+        self._idle: Connection | None = None
+        self._info: dict[str, Any] | None = None
+        self._reported: set[int] = set()
+        self._has_warned = False
+        self._generation = forks.generation
+        self.copied_batches = 0
+
+    # Epochs.
+
+    def __iter__(self) -> BatchIterator:
+        """Starts an epoch.
+
+        The number advances when an epoch is exhausted, or when a new iteration follows one that was left after more than
+        its first batch. A second live iterator gets a stream of its own.
+        """
+        connection = self._connect(self._epochs.upcoming())
+        return BatchIterator(self, connection, self._epochs.begin())
+
+    def __len__(self) -> int:
+        """This rank's batches of a whole epoch; opens a stream where none was open."""
+        return int(self._known()["batches_per_epoch"])
+
+    def peek(self) -> Any:
+        """The first batch of the upcoming iteration, which that iteration delivers again."""
+        connection = self._connect(self._epochs.upcoming())
+        taken = connection.take()
+        if taken is None:
+            raise ValueError(f"the epoch has no batch left at {self._epochs.upcoming()}: (epoch, position)")
+        self._put_back(connection)
+        return self._deliver(*taken, Tally())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being delivered, or the next one to be."""
+        return self._epochs.state()[0]
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration delivers `epoch`; a restored position in it is kept."""
+        self._epochs.set_epoch(arguments.int_at_least("epoch", epoch, 0))
+
+    def state_dict(self) -> dict[str, int]:
+        """Where a resumed run goes on: epoch, position in global samples, seed, version."""
+        epoch, position = self._epochs.state()
+        return {"version": 1, "epoch": epoch, "position": position, "seed": self._job.spec["seed"]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The next iteration goes on where `state_dict` was taken, at the cost of a seek."""
+        self._epochs.restore(*arguments.state_numbers(state, self._job.spec["seed"]))
+
+    # DataLoader's surface.
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset's length and classes; opens a stream where none was open."""
+        info = self._known()
+        return Dataset(int(info["sample_count"]), info["classes"])
+
+    @property
+    def sampler(self) -> Sampler:
+        """What frameworks call ``set_epoch`` on."""
+        return Sampler(self)
+
+    @property
+    def num_workers(self) -> int:
+        """Decode threads as asked for; 0 where the sidecar chooses."""
+        return self._workers or 0
+
+    def close(self) -> None:
+        """Ends the idle stream, if any. Tensors stay valid; a later iteration opens a new stream."""
+        if self._idle is not None:
+            self._idle.native.close()
+        self._idle = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in vars(self).items() if name not in _PROCESS_STATE}
+        state["_epochs"] = self._epochs.upcoming()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._epochs = Epochs()
+        self._epochs.restore(*state["_epochs"])
+        self._reset()
+
+    def __repr__(self) -> str:
+        spec = self._job.spec
+        names = ", ".join(field["name"] for field in spec["fields"])
+        return f"Loader({spec['name']!r}, {len(spec['shards'])} shards, batch_size={self.batch_size}, fields: {names})"
+
+    # Connections.
+
+    def _known(self) -> dict[str, Any]:
+        if self._info is None or self._generation != forks.generation:
+            self._put_back(self._connect(self._epochs.upcoming()))
+        assert self._info is not None, "a connection has been made"
+        return self._info
+
+    def _connect(self, start: tuple[int, int]) -> Connection:
+        """An open stream that stands at `start`: the idle one, or a new one."""
+        if self._generation != forks.generation:
+            self._reset()
+        connection, self._idle = self._idle, None
+        if connection is not None:
+            with suppress(LoaderError):
+                connection.native.check_alive()
+                connection.native.seek(*start)
+                return connection
+            connection.native.close()
+        socket = sidecar.locate(self._sidecar, self._workers)
+        found = ranks.find(self._rank, self._world_size)
+        self._job.spec.update(rank=found.rank, world_size=found.world_size)
+        connection = Connection(socket, self._job)
+        if self._info is None:
+            logger.info("%s", opened_words(connection.info, self._job, str(found)))
+            for notice in connection.info["notices"]:
+                logger.info("%s", notice)
+        self._info = connection.info
+        connection.native.seek(*start)
+        return connection
+
+    def _put_back(self, connection: Connection) -> None:
+        """Keeps one idle stream, so that prefetch crosses the border of an epoch."""
+        if self._idle is None and connection.generation == forks.generation:
+            self._idle = connection
+        else:
+            connection.native.close()
+
+    def _deliver(self, batch: Batch, info: _native.BatchInfo, tally: Tally) -> Any:
+        """What the user gets of `batch`; the rare things are told."""
+        if info.is_overflow:
+            self._count_copy(tally)
+        if info.fault_count:
+            report = batch.report
+            tally.count_faults(report)
+            for fault in report:
+                if fault.sample not in self._reported:
+                    self._reported.add(fault.sample)
+                    logger.warning("bad sample replaced: %s", fault)
+        return batch if self.collate_fn is None else self.collate_fn(batch)
+
+    def _count_copy(self, tally: Tally) -> None:
+        tally.copies += 1
+        self.copied_batches += 1
+        if not self._has_warned:
+            self._has_warned = True
+            slots = self._job.spec["slots"]
+            logger.warning(
+                "live batches hold %d of %d slots, so this batch comes as a private copy, as do others while that lasts: "
+                "let go of earlier batches, or raise slots=; batches that come as copies are counted, not warned of again",
+                slots - 2,
+                slots,
+            )
+
+
+_PROCESS_STATE = frozenset({"_idle", "_info", "_reported", "_has_warned", "_generation", "copied_batches"})
+
+
+class BatchIterator(Iterator[Any]):
+    """One iteration over one epoch of a `Loader`."""
+
+    def __init__(self, loader: Loader, connection: Connection, run: Run) -> None:
+        self._loader = loader
+        self._connection: Connection | None = connection
+        self._take = connection.take
+        self._last_position = connection.last_position
+        self._is_plain = loader.collate_fn is None
+        self._run = run
+        self._tally = Tally()
+        self._has_failed = False
+
+    def __next__(self) -> Any:
+        """The next batch, in plan order.
+
+        Returns:
+            A `Batch`, or what ``collate_fn`` makes of it.
+        Raises:
+            StopIteration: The epoch is over.
+            StallError: No progress within the time-out; the next call waits again.
+            SidecarExitError: The sidecar is gone; ``epoch`` and ``position`` say where to resume.
+            SampleError: A bad sample under ``on_error="raise"``; the next call goes on after its batch.
+            BudgetError: Too many bad samples.
+            SlotsHeldError: ``zero_copy="strict"`` and too many live batches; the next call delivers this batch.
+        """
+        if self._connection is None:
+            raise StopIteration
+        try:
+            taken = self._take()
+        except BaseException:
+            self._has_failed = True
+            self._check_process()
+            raise
+        if taken is None:
+            self._finish()
+            raise StopIteration
+        batch, info = taken
+        run = self._run
+        run.batches += 1
+        run.position = end_position = info.end_position
+        run.is_complete = end_position > self._last_position
+        if self._is_plain and not info.is_overflow and not info.fault_count:
+            return batch
+        return self._loader._deliver(batch, info, self._tally)
+
+    def _check_process(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.generation != forks.generation:
+            raise ForkedError("this iteration belongs to the parent process: start a new one over the loader in the child")
+
+    def _finish(self) -> None:
+        self._run.is_complete = True
+        connection = self._connection
+        if connection is not None and logger.isEnabledFor(logging.INFO):
+            logger.info("%s", self._tally.words(self._run.epoch, connection.summary()))
+        self._leave()
+
+    def _leave(self) -> None:
+        self._run.is_live = False
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._has_failed:
+            connection.native.close()
+        else:
+            self._loader._put_back(connection)
+
+    def __del__(self) -> None:
+        # An iteration that was left early; __init__ may not have got to the connection.
+        if getattr(self, "_connection", None) is not None:
+            self._leave()
+
+
+class Dataset:
+    """What is known of a dataset without reading a sample."""
+
+    def __init__(self, sample_count: int, classes: Sequence[str] | None) -> None:
+        self._sample_count = sample_count
+        #: Names of the classes by label, where a ``classes.json`` lies beside the shards, else None.
+        self.classes = None if classes is None else list(classes)
+
+    def __len__(self) -> int:
+        return self._sample_count
+
+    def __getitem__(self, index: object) -> Any:
+        raise TypeError("samples are delivered as batches only: iterate over the loader, or use indices= for a subset")
+
+    def __repr__(self) -> str:
+        return f"Dataset({self._sample_count} samples)"
+
+
+class Sampler:
+    """Stands for DistributedSampler, whose work the plan does."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """As `Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
+

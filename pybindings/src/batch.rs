@@ -1,0 +1,182 @@
+//! Batches as Python sees them: fields as buffers, and the words that belong to a batch.
+//!
+//! A [`Field`] is an exporter of Python's buffer protocol. Whatever is made from it (a tensor, an array, any view of
+//! them) keeps the field alive, the field keeps the lease, and the lease keeps the slot: the slot goes back when the
+//! last view is dead. This is the only file of the package with unsafe code.
+#![expect(unsafe_code, reason = "the buffer protocol hands raw memory to Python")]
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicU8;
+use std::sync::Arc;
+
+use feedline_loader::client::Lease;
+use feedline_loader::{Error, Result};
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::errors::to_python;
+
+/// 64 bytes on a cache line: what private memory is made of, so that copies are aligned as slots are. Python writes
+/// to them while Rust holds the box, hence the atomics.
+#[repr(align(64))]
+struct CacheLine(#[expect(dead_code, reason = "reached by pointer only")] [AtomicU8; 64]);
+
+enum Memory {
+    /// Field number `index` of a slot.
+    Slot { lease: Arc<Lease>, index: usize },
+    /// A copy.
+    Private(Box<[CacheLine]>),
+}
+
+/// One field of one batch: `bytes` bytes, writable, exported through the buffer protocol.
+#[pyclass(frozen, module = "feedline._native")]
+pub struct Field {
+    memory: Memory,
+    bytes: usize,
+}
+
+impl Field {
+    /// The first `bytes` of field `index`, in place.
+    pub fn borrowed(lease: &Arc<Lease>, index: usize, bytes: usize) -> Self {
+        Self { memory: Memory::Slot { lease: Arc::clone(lease), index }, bytes }
+    }
+
+    /// The first `bytes` of field `index` of `lease`, copied out.
+    pub fn copied(lease: &Lease, index: usize, bytes: usize) -> Result<Self> {
+        let (source, source_bytes) = lease.field(index)?;
+        assert!(bytes <= source_bytes, "a field of {source_bytes} bytes was asked for {bytes}");
+        let mut lines = Box::<[CacheLine]>::new_uninit_slice(bytes.div_ceil(size_of::<CacheLine>()));
+        let target = lines.as_mut_ptr().cast::<u8>();
+        // SAFETY:
+        // - `source` is valid for `source_bytes` bytes while `lease` lives, and `bytes` is no more: the assert above;
+        // - `target` is a fresh allocation of at least `bytes` bytes, so the two cannot overlap;
+        // - the sidecar does not write to a slot that a lease holds.
+        unsafe { source.as_ptr().copy_to_nonoverlapping(target, bytes) };
+        let tail = lines.len() * size_of::<CacheLine>() - bytes;
+        // SAFETY: the allocation ends `tail` bytes after `target + bytes`.
+        let rest = unsafe { target.add(bytes) };
+        // SAFETY: `rest` has `tail` bytes before the allocation's end.
+        unsafe { rest.write_bytes(0, tail) };
+        // SAFETY: the copy and the zeros after it have written every byte, and any bytes are a `CacheLine`.
+        let lines = unsafe { lines.assume_init() };
+        Ok(Self { memory: Memory::Private(lines), bytes })
+    }
+
+    /// First byte; an error in a forked child, where the ring is not mapped.
+    fn start(&self) -> Result<*mut u8> {
+        match &self.memory {
+            Memory::Slot { lease, index } => Ok(lease.field(*index)?.0.as_ptr()),
+            Memory::Private(lines) => Ok(lines.as_ptr().cast::<u8>().cast_mut()),
+        }
+    }
+}
+
+#[pymethods]
+impl Field {
+    fn __len__(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether this is a copy, which holds no slot.
+    #[getter]
+    fn is_private(&self) -> bool {
+        matches!(self.memory, Memory::Private(_))
+    }
+
+    // The safety contract is the interpreter's: `view` is null or a Py_buffer to be filled in.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("a buffer was asked for without a place to describe it"));
+        }
+        let field = slf.get();
+        let start = field.start().map_err(|error| PyBufferError::new_err(error.to_string()))?.cast::<c_void>();
+        let bytes = ffi::Py_ssize_t::try_from(field.bytes).expect("an allocation fits isize");
+        // SAFETY:
+        // - `view` is not null, and the interpreter vouches for it otherwise;
+        // - `start` is valid for reads and writes of `bytes` bytes while `slf` lives, because `slf` owns the lease or
+        //   the copy, and PyBuffer_FillInfo gives the view a reference to `slf`;
+        // - a private copy is made of atomics, so that writing through a shared reference is allowed.
+        let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes, 0, flags) };
+        if status == -1 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+}
+
+/// Keys, marks and faults of a batch.
+#[derive(Clone)]
+struct Words {
+    keys: Vec<String>,
+    valid: Vec<bool>,
+    report: String,
+}
+
+impl Words {
+    fn read(lease: &Lease) -> Result<Self> {
+        let report = serde_json::to_string(&lease.report()?)
+            .map_err(|error| Error::protocol(format!("cannot encode a report: {error}")))?;
+        Ok(Self { keys: lease.keys()?, valid: lease.valid()?, report })
+    }
+}
+
+/// Where the words are: in the slot until asked for, or taken out of it.
+enum WordsPlace {
+    Slot(Arc<Lease>),
+    Private(Words),
+}
+
+/// What a batch says about itself beside its tensors.
+#[pyclass(frozen, module = "feedline._native")]
+pub struct BatchInfo {
+    /// Epoch number.
+    #[pyo3(get)]
+    epoch: u64,
+    /// Global position of the epoch at which the global batch starts.
+    #[pyo3(get)]
+    position: u64,
+    /// Global position at which the next global batch starts.
+    #[pyo3(get)]
+    end_position: u64,
+    /// Rows of this batch.
+    #[pyo3(get)]
+    rows: u32,
+    /// How many of the rows are substitutes for bad samples.
+    #[pyo3(get)]
+    fault_count: u32,
+    /// Whether a field lies in the ring, so that the batch holds a slot.
+    #[pyo3(get)]
+    is_borrowed: bool,
+    /// Whether the batch came as a private copy because too many slots were held.
+    #[pyo3(get)]
+    is_overflow: bool,
+    words: WordsPlace,
+}
+
+impl BatchInfo {
+    /// Describes the batch of `lease`. Its words stay in the slot until asked for where the batch holds it anyway.
+    pub fn new(lease: Arc<Lease>, is_borrowed: bool, is_overflow: bool) -> Result<Self> {
+        Ok(Self {
+            epoch: lease.epoch(),
+            position: lease.position(),
+            end_position: lease.end_position(),
+            rows: lease.rows(),
+            fault_count: lease.fault_count(),
+            is_borrowed,
+            is_overflow,
+            words: if is_borrowed { WordsPlace::Slot(lease) } else { WordsPlace::Private(Words::read(&lease)?) },
+        })
+    }
+}
+
+#[pymethods]
+impl BatchInfo {
+    /// The keys of the samples, whether each row counts (false for the repeats of ``tail="pad"``), and the faults as a
+    /// JSON list. Read from the slot, which this object then still holds.
+    #[expect(clippy::type_complexity, reason = "one tuple for Python to unpack")]
+    fn words(&self, py: Python<'_>) -> PyResult<(Vec<String>, Vec<bool>, String)> {
+        let words = match &self.words {
+            WordsPlace::Slot(lease) => Words::read(lease).map_err(|error| to_python(py, &error, None))?,
+            WordsPlace::Private(words) => words.clone(),
+        };
+        Ok((words.keys, words.valid, words.report))
+    }
+}

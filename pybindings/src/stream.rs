@@ -1,0 +1,277 @@
+//! A stream of batches, opened at a sidecar: the native half of a Python iterator.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, TryLockError};
+
+use feedline_loader::Error;
+use feedline_loader::augment::ImageRecipe;
+use feedline_loader::client::{self, Attachments, Lease};
+use feedline_loader::spec::{FieldKind, JobSpec};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::batch::{BatchInfo, Field};
+use crate::errors::{Place, named, to_python};
+use crate::wait::{timeout, wait};
+
+/// Fields of fewer bytes a batch are copied out, so that keeping labels or keys never keeps a slot.
+const COPY_BELOW_BYTES: u64 = 64 << 10;
+
+/// Slots that stay with the sidecar: one to fill while another is ready.
+const SLOTS_KEPT: u32 = 2;
+
+/// When the fields of a batch are copied out of their slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ZeroCopy {
+    /// When the trainer holds all slots but two.
+    Auto,
+    /// Never: then an error says so.
+    Strict,
+    /// Always.
+    Copy,
+}
+
+/// One field's place in a batch.
+struct FieldShape {
+    row_bytes: usize,
+    is_small: bool,
+}
+
+struct Inner {
+    stream: client::Stream,
+    fields: Vec<FieldShape>,
+    zero_copy: ZeroCopy,
+    place: Place,
+    /// A batch that could not be handed over, because the rule is strict and too many slots are held.
+    waiting: Option<Lease>,
+}
+
+/// What becomes of a batch that arrives while `slots_held` slots, its own included, are out.
+#[derive(Debug, PartialEq, Eq)]
+enum Delivery {
+    Borrowed,
+    Copied { is_overflow: bool },
+    Refused,
+}
+
+impl Delivery {
+    fn of(zero_copy: ZeroCopy, slots_held: u32, slot_count: u32) -> Self {
+        let is_overflow = slots_held > slot_count.saturating_sub(SLOTS_KEPT);
+        match zero_copy {
+            ZeroCopy::Copy => Self::Copied { is_overflow: false },
+            ZeroCopy::Auto if is_overflow => Self::Copied { is_overflow: true },
+            ZeroCopy::Strict if is_overflow => Self::Refused,
+            ZeroCopy::Auto | ZeroCopy::Strict => Self::Borrowed,
+        }
+    }
+}
+
+/// One connection to a sidecar that delivers one rank's batches in plan order.
+#[pyclass(frozen, weakref, module = "feedline._native")]
+pub struct Stream {
+    inner: Mutex<Option<Inner>>,
+}
+
+impl Stream {
+    /// Runs `work` on the open stream. Another thread inside it is an error, never a wait: it might hold this one's lock.
+    fn with<T>(&self, work: impl FnOnce(&mut Inner) -> PyResult<T>) -> PyResult<T> {
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(PyRuntimeError::new_err(
+                    "another thread is waiting on this iterator: give each thread an iterator of its own, or a lock",
+                ));
+            }
+        };
+        match inner.as_mut() {
+            Some(inner) => work(inner),
+            None => Err(PyRuntimeError::new_err("this stream is closed: start a new iteration over the loader")),
+        }
+    }
+}
+
+#[pymethods]
+impl Stream {
+    /// Opens a stream at the sidecar that listens on `socket`.
+    ///
+    /// Args:
+    ///     socket: The sidecar's Unix socket.
+    ///     spec: The job as JSON.
+    ///     indices: Buffer of uint64 sample numbers that the dataset is cut down to.
+    ///     weights: Buffer of float64, one a sample, for drawing with replacement.
+    ///     timeout_s: Longest wait without any progress, in seconds.
+    ///     zero_copy: ``auto``, ``strict`` or ``copy``.
+    #[new]
+    fn open(
+        py: Python<'_>,
+        socket: PathBuf,
+        spec: &str,
+        indices: Option<PyBuffer<u64>>,
+        weights: Option<PyBuffer<f64>>,
+        timeout_s: f64,
+        zero_copy: &str,
+    ) -> PyResult<Self> {
+        let zero_copy = match zero_copy {
+            "auto" => ZeroCopy::Auto,
+            "strict" => ZeroCopy::Strict,
+            "copy" => ZeroCopy::Copy,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "zero_copy must be \"auto\", \"strict\" or \"copy\", got {other:?}"
+                )));
+            }
+        };
+        let spec = parse_spec(py, spec)?;
+        let indices = indices.map(|buffer| buffer.to_vec(py)).transpose()?;
+        let weights = weights.map(|buffer| buffer.to_vec(py)).transpose()?;
+        let stream = wait(py, None, |poll| {
+            let attachments = Attachments { indices: indices.as_deref(), weights: weights.as_deref() };
+            client::Stream::open(&socket, &spec, attachments, timeout(timeout_s), poll)
+        })?;
+        let layout = &stream.info().layout;
+        let fields = layout
+            .fields
+            .iter()
+            .map(|field| FieldShape {
+                row_bytes: usize::try_from(field.row_bytes).expect("a slot is mapped, so its parts fit usize"),
+                is_small: field.row_bytes * u64::from(layout.batch_size) < COPY_BELOW_BYTES,
+            })
+            .collect();
+        let place = Place { epoch: 0, position: 0 };
+        let inner = Inner { stream, fields, zero_copy, place, waiting: None };
+        Ok(Self { inner: Mutex::new(Some(inner)) })
+    }
+
+    /// What the sidecar says about this stream, as JSON.
+    fn info(&self) -> PyResult<String> {
+        self.with(|inner| {
+            serde_json::to_string(inner.stream.info())
+                .map_err(|error| PyRuntimeError::new_err(format!("cannot encode the stream's description: {error}")))
+        })
+    }
+
+    /// Delivers `epoch` from global sample `position` on.
+    fn seek(&self, py: Python<'_>, epoch: u64, position: u64) -> PyResult<()> {
+        self.with(|inner| {
+            inner.waiting = None;
+            inner.place = Place { epoch, position };
+            inner.stream.start_window();
+            inner.stream.seek(epoch, position).map_err(|error| to_python(py, &error, Some(inner.place)))
+        })
+    }
+
+    /// The next batch as (info, fields), or None at the end of the epoch.
+    fn next(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Option<(BatchInfo, Vec<Field>)>> {
+        self.with(|inner| {
+            let lease = match inner.waiting.take() {
+                Some(lease) => lease,
+                None => {
+                    let stream = &mut inner.stream;
+                    match wait(py, Some(inner.place), |poll| stream.next(timeout(timeout_s), poll))? {
+                        Some(lease) => lease,
+                        None => return Ok(None),
+                    }
+                }
+            };
+            inner.deliver(py, lease).map(Some)
+        })
+    }
+
+    /// What was measured since the epoch began, as JSON: waits, rates, faults and the verdict.
+    fn summary(&self, py: Python<'_>, timeout_s: f64) -> PyResult<String> {
+        self.with(|inner| {
+            let stream = &mut inner.stream;
+            let summary = wait(py, Some(inner.place), |poll| stream.summary(timeout(timeout_s), poll))?;
+            serde_json::to_string(&summary)
+                .map_err(|error| PyRuntimeError::new_err(format!("cannot encode a summary: {error}")))
+        })
+    }
+
+    /// Raises what happened to the stream or its sidecar since the last batch, if anything.
+    fn check_alive(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(|inner| inner.stream.check_alive().map_err(|error| to_python(py, &error, Some(inner.place))))
+    }
+
+    /// Ends the stream; tensors made from its batches stay valid.
+    fn close(&self, py: Python<'_>) {
+        if let Ok(mut inner) = self.inner.try_lock() {
+            let inner = inner.take();
+            py.detach(|| drop(inner));
+        }
+    }
+}
+
+impl Inner {
+    fn deliver(&mut self, py: Python<'_>, lease: Lease) -> PyResult<(BatchInfo, Vec<Field>)> {
+        let (slots_held, slot_count) = (self.stream.slots_held(), self.stream.info().slot_count);
+        let delivery = Delivery::of(self.zero_copy, slots_held, slot_count);
+        if delivery == Delivery::Refused {
+            self.waiting = Some(lease);
+            return Err(named(
+                py,
+                "SlotsHeldError",
+                format!(
+                    "{} of {slot_count} slots are held by live batches, and zero_copy=\"strict\" forbids copies: let go of \
+                     earlier batches, raise slots=, or use zero_copy=\"auto\"; the next batch is kept until then",
+                    slots_held - 1
+                ),
+            ));
+        }
+        self.place = Place { epoch: lease.epoch(), position: lease.end_position() };
+        let rows = lease.rows() as usize;
+        let lease = Arc::new(lease);
+        let field_of = |(index, field): (usize, &FieldShape)| {
+            let bytes = field.row_bytes * rows;
+            if field.is_small || delivery != Delivery::Borrowed {
+                Field::copied(&lease, index, bytes)
+            } else {
+                Ok(Field::borrowed(&lease, index, bytes))
+            }
+        };
+        let raise = |error: Error| to_python(py, &error, None);
+        let fields = self.fields.iter().enumerate().map(field_of).collect::<Result<Vec<_>, _>>().map_err(raise)?;
+        let is_borrowed = delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
+        let is_overflow = delivery == Delivery::Copied { is_overflow: true };
+        let info = BatchInfo::new(lease, is_borrowed, is_overflow).map_err(raise)?;
+        Ok((info, fields))
+    }
+}
+
+/// A job spec from JSON, checked.
+pub fn parse_spec(py: Python<'_>, spec: &str) -> PyResult<JobSpec> {
+    let spec: JobSpec =
+        serde_json::from_str(spec).map_err(|error| PyValueError::new_err(format!("the job spec is malformed: {error}")))?;
+    check(&spec).map_err(|error| to_python(py, &error, None))?;
+    Ok(spec)
+}
+
+fn check(spec: &JobSpec) -> Result<(), Error> {
+    spec.check()?;
+    for field in &spec.fields {
+        if let FieldKind::Image(image) = &field.kind {
+            ImageRecipe::compile(image)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sidecar_keeps_two_slots() {
+        let check = |zero_copy, slots_held, expected| {
+            assert_eq!(Delivery::of(zero_copy, slots_held, 8), expected, "{zero_copy:?} with {slots_held} of 8");
+        };
+        check(ZeroCopy::Auto, 1, Delivery::Borrowed);
+        check(ZeroCopy::Auto, 6, Delivery::Borrowed);
+        check(ZeroCopy::Auto, 7, Delivery::Copied { is_overflow: true });
+        check(ZeroCopy::Strict, 6, Delivery::Borrowed);
+        check(ZeroCopy::Strict, 7, Delivery::Refused);
+        check(ZeroCopy::Copy, 1, Delivery::Copied { is_overflow: false });
+        check(ZeroCopy::Copy, 8, Delivery::Copied { is_overflow: false });
+    }
+}
