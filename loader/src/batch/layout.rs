@@ -364,7 +364,7 @@ mod tests {
                 prop_assert!(offset >= end && offset % FIELD_ALIGN_BYTES == 0);
                 end = offset + bytes;
             }
-            prop_assert!(end <= layout.slot_bytes && layout.slot_bytes % SLOT_ALIGN_BYTES == 0);
+            prop_assert!(end <= layout.slot_bytes && layout.slot_bytes.is_multiple_of(SLOT_ALIGN_BYTES));
             let text = serde_json::to_string(&layout).expect("JSON");
             let back: BatchLayout = serde_json::from_str(&text).expect("JSON");
             back.check().expect("sound");

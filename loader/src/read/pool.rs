@@ -105,7 +105,7 @@ impl PreadPool {
     /// Starts one more thread if every one may be busy. Fewer threads than wished are only slower, none is an error.
     fn ensure_threads(&mut self) -> io::Result<()> {
         let count = u32::try_from(self.threads.len()).expect("at most THREADS_MAX");
-        if count >= self.threads_max || count > self.in_flight {
+        if count >= self.threads_max || count >= self.in_flight {
             return Ok(());
         }
         let (jobs, shared, faults) = (self.waiting.clone(), self.shared.clone(), self.faults.clone());

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
 
 use crate::sys::uring::Refusal;
 
@@ -20,7 +19,7 @@ struct Circumstances {
 impl Circumstances {
     fn read() -> Self {
         let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
-        let status = fs::read_to_string(Path::new("/proc/self/status")).unwrap_or_default();
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let seccomp = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
         Self {
             disabled: number("/proc/sys/kernel/io_uring_disabled").and_then(|value| u32::try_from(value).ok()),

@@ -40,6 +40,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct UringReader {
+    /// First, so that it is drained while the files of its reads are open.
     ring: Ring,
     files: FileSet,
     registered_files: u32,
@@ -128,19 +129,17 @@ impl UringReader {
         }
     }
 
-    /// Reads on where a pause is over; returns when the next one is.
+    /// Reads on where a pause is over; returns when the next pause will be.
     fn resume(&mut self, now: Instant) -> Option<Instant> {
-        let mut next: Option<Instant> = None;
         for _ in 0..self.paused.len() {
             let paused = self.paused.pop_front().expect("counted");
             if paused.due <= now {
                 self.read_on(paused.slot, paused.buffer);
             } else {
-                next = Some(next.map_or(paused.due, |next| next.min(paused.due)));
                 self.paused.push_back(paused);
             }
         }
-        next
+        self.paused.iter().map(|paused| paused.due).min()
     }
 
     /// Takes what the ring has; true if the watched descriptor was readable.
@@ -251,12 +250,15 @@ impl Reader for UringReader {
         loop {
             self.in_flight -= u32::try_from(self.failed.len()).expect("at most the depth");
             done.append(&mut self.failed);
-            let next_due = self.resume(now);
-            let watched = self.ring.watch(wake);
             let left = deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(now));
-            let due = next_due.map_or(left, |due| left.min(due.saturating_duration_since(now)));
-            let at_once = done.len() > before || !self.paused.is_empty() && next_due.is_none() || !watched;
-            self.enter(if at_once { Duration::ZERO } else { due })?;
+            let mut sleep = left;
+            if let Some(due) = self.resume(now) {
+                sleep = sleep.min(due.saturating_duration_since(now));
+            }
+            if !self.ring.watch(wake) || done.len() > before {
+                sleep = Duration::ZERO;
+            }
+            self.enter(sleep)?;
             let woken = self.take_events(done)?;
             if woken || done.len() > before || left.is_zero() {
                 return Ok(woken);

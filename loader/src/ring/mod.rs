@@ -10,6 +10,7 @@
 pub mod layout;
 mod reader;
 pub mod state;
+mod writable;
 mod writer;
 
 #[cfg(test)]
@@ -18,7 +19,8 @@ mod model;
 mod tests;
 
 pub use reader::{HeldSlot, RingReader, WaitOutcome};
-pub use writer::{RingDescriptors, RingWriter, SlotCounts, WritableSlot};
+pub use writable::WritableSlot;
+pub use writer::{RingDescriptors, RingWriter, SlotCounts};
 
 use crate::error::{Error, Result};
 

@@ -46,7 +46,7 @@ impl Model {
     }
 
     fn row(&self) -> u64 {
-        self.row.with(|row| read(row))
+        self.row.with(read)
     }
 
     /// As `RingWriter::bump`.

@@ -216,6 +216,16 @@ impl HeldSlot {
     pub fn key(&self, row: u32) -> Result<String> {
         self.ring.check_owner()?;
         self.check_row(row);
+        self.key_of(row)
+    }
+
+    /// The keys of all rows.
+    pub fn keys(&self) -> Result<Vec<String>> {
+        self.ring.check_owner()?;
+        (0..self.descriptor().row_count).map(|row| self.key_of(row)).collect()
+    }
+
+    fn key_of(&self, row: u32) -> Result<String> {
         let mut word = [0; 8];
         self.copy_out(self.ring.layout.entries_offset + u64::from(row) * 8, &mut word);
         let entry = KeyEntry::from_word(u64::from_ne_bytes(word));
@@ -241,6 +251,14 @@ impl HeldSlot {
         let mut byte = [0];
         self.copy_out(self.ring.layout.valid_offset + u64::from(row), &mut byte);
         Ok(byte[0] != 0)
+    }
+
+    /// For each row, whether it is a sample of the epoch.
+    pub fn valid_rows(&self) -> Result<Vec<bool>> {
+        self.ring.check_owner()?;
+        let mut bytes = vec![0; self.descriptor().row_count as usize];
+        self.copy_out(self.ring.layout.valid_offset, &mut bytes);
+        Ok(bytes.into_iter().map(|byte| byte != 0).collect())
     }
 
     /// The batch's fault report, empty when it has none.

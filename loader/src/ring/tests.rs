@@ -102,7 +102,9 @@ fn what_is_stored_arrives() {
     assert_eq!(labels.map(usize::from)[..24].iter().sum::<usize>(), 3);
     assert_eq!(held.field(2).expect("here").1, 0);
     assert_eq!([0, 1, 2].map(|row| held.key(row).expect("here")), ["n01440764/ü", "", ""]);
+    assert_eq!(held.keys().expect("here"), ["n01440764/ü", "", ""]);
     assert_eq!([0, 1, 2].map(|row| held.valid(row).expect("here")), [true, true, false]);
+    assert_eq!(held.valid_rows().expect("here"), [true, true, false]);
     assert_eq!(held.report().expect("here"), b"{\"faults\":[]}");
     let (start, bytes) = held.field(0).expect("here");
     assert_eq!((start.addr().get() % 64, bytes), (0, 315));
@@ -451,7 +453,9 @@ fn a_forked_child_is_refused_by_name() {
         let refused = [
             held.field(0).map(drop),
             held.key(0).map(drop),
-            held.valid(0).map(drop),
+            held.keys().map(drop),
+            held.valid(0).map(|_| ()),
+            held.valid_rows().map(drop),
             held.report().map(drop),
             ring.reader.take(ticket(1, 1)).map(drop),
             ring.reader.wait(0, Duration::ZERO).map(drop),
@@ -470,6 +474,15 @@ fn a_forked_child_is_refused_by_name() {
     assert_eq!(ring.writer.slots_by_state(), counts(3, 0, 0, 1), "still held here");
     drop(held);
     assert_eq!(ring.writer.slots_by_state(), counts(4, 0, 0, 0));
+}
+
+#[test]
+fn any_thread_may_have_them() {
+    fn check<T: Send + Sync>() {}
+    check::<RingWriter>();
+    check::<WritableSlot>();
+    check::<RingReader>();
+    check::<HeldSlot>();
 }
 
 #[test]

@@ -1,18 +1,17 @@
-//! The sidecar's end of a ring: makes it, fills slots, publishes them, and watches what comes back.
+//! The sidecar's end of a ring: makes it, lends slots to be filled, and watches what comes back.
 //!
-//! One feeder thread acquires; any number of threads store into a slot; the last of them publishes. Nothing here
-//! waits: a full ring is `None`, and [`RingWriter::freed_fd`] says when to look again.
-#![expect(unsafe_code, reason = "stores into memory that the client shares")]
+//! One feeder thread acquires; what is done with a slot then is in [`super::writable`]. Nothing here waits: a full ring
+//! is `None`, and [`RingWriter::freed_fd`] says when to look again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::layout::{ArenaUse, Control};
+use super::layout::Control;
 use super::state::{self, Lent};
-use super::{BatchDescriptor, BatchTicket, RingFault, SlotIndex};
-use crate::batch::{BatchLayout, KeyEntry};
+use super::writable::WritableSlot;
+use super::{BatchTicket, RingFault, SlotIndex};
+use crate::batch::BatchLayout;
 use crate::error::{Error, Result};
 use crate::spec::SLOTS_MAX;
 use crate::sys::memory::{Mebibytes, MemoryReport};
@@ -45,19 +44,20 @@ pub struct SlotCounts {
 }
 
 /// The sidecar's own word on a slot; the client cannot reach it.
-const PRIVATE_FREE: u8 = 0;
-const PRIVATE_FILLING: u8 = 1;
-const PRIVATE_LENT: u8 = 2;
+pub(super) const PRIVATE_FREE: u8 = 0;
+pub(super) const PRIVATE_FILLING: u8 = 1;
+pub(super) const PRIVATE_LENT: u8 = 2;
 
+/// What the sidecar alone knows of a slot.
 #[derive(Debug)]
-struct PrivateSlot {
-    life: AtomicU8,
+pub(super) struct PrivateSlot {
+    pub(super) life: AtomicU8,
     /// Packed ticket (generation, sequence) of the batch that is lent; read only when `life` says so.
-    ticket: AtomicU64,
+    pub(super) ticket: AtomicU64,
     /// Bytes of the arena that keys have taken.
-    arena_used: AtomicU32,
+    pub(super) arena_used: AtomicU32,
     /// True while a thread stores into the row: two at once would be a data race, so the second panics.
-    row_busy: Box<[AtomicBool]>,
+    pub(super) row_busy: Box<[AtomicBool]>,
 }
 
 /// The sidecar's end.
@@ -66,11 +66,11 @@ pub struct RingWriter {
     // Guards go before the mappings that they guard: fields drop in this order.
     payload_guard: Guard,
     control_guard: Guard,
-    payload: SharedMapping,
-    control: Control,
+    pub(super) payload: SharedMapping,
+    pub(super) control: Control,
     freed: OwnedFd,
     layout: BatchLayout,
-    slots: Box<[PrivateSlot]>,
+    pub(super) slots: Box<[PrivateSlot]>,
     /// The first broken state word, as (slot + 1, found, expected); 0 in the first for none.
     broken: [AtomicU64; 3],
 }
@@ -173,9 +173,7 @@ impl RingWriter {
             state::acquire(&self.control.slot(index).state).map_err(|found| self.fault(index, found, state::FREE))?;
             slot.life.store(PRIVATE_FILLING, Ordering::Relaxed);
             slot.arena_used.store(0, Ordering::Relaxed);
-            let writable = WritableSlot { ring: Arc::clone(self), index, published: AtomicBool::new(false) };
-            writable.reset_rows();
-            return Ok(Some(writable));
+            return Ok(Some(WritableSlot::new(Arc::clone(self), index)));
         }
         Ok(None)
     }
@@ -292,7 +290,7 @@ impl RingWriter {
     }
 
     /// Notes a broken state word. A lost page explains it better if there is one.
-    fn fault(&self, index: u32, found: u64, expected: u64) -> RingFault {
+    pub(super) fn fault(&self, index: u32, found: u64, expected: u64) -> RingFault {
         if self.broken[0].load(Ordering::Relaxed) == 0 {
             self.broken[1].store(found, Ordering::Relaxed);
             self.broken[2].store(expected, Ordering::Relaxed);
@@ -302,7 +300,7 @@ impl RingWriter {
     }
 
     /// Wakes a waiting client.
-    fn bump(&self) {
+    pub(super) fn bump(&self) {
         let signal = &self.control.sidecar().ready_signal;
         // Release: pairs with the Acquire in `RingReader::signal`. Who sees the new value sees what was published
         // before it; who does not is kept from sleeping by the futex's own comparison.
@@ -313,197 +311,10 @@ impl RingWriter {
     }
 }
 
-fn pack(ticket: BatchTicket) -> u64 {
+pub(super) fn pack(ticket: BatchTicket) -> u64 {
     u64::from(ticket.generation) << 32 | u64::from(ticket.sequence)
 }
 
 fn unpack(word: u64) -> BatchTicket {
     BatchTicket { generation: (word >> 32) as u32, sequence: word as u32 }
-}
-
-/// A slot that its holders alone may write. Dropped unpublished, it is free again.
-#[derive(Debug)]
-pub struct WritableSlot {
-    ring: Arc<RingWriter>,
-    index: u32,
-    published: AtomicBool,
-}
-
-impl WritableSlot {
-    /// Which one it is.
-    pub fn index(&self) -> SlotIndex {
-        SlotIndex(self.index)
-    }
-
-    /// The ring that it belongs to.
-    pub fn ring(&self) -> &Arc<RingWriter> {
-        &self.ring
-    }
-
-    /// What the slot looks like.
-    pub fn layout(&self) -> &BatchLayout {
-        &self.ring.layout
-    }
-
-    /// Copies one row into its place. Rows may be stored by several threads at once, each row by one at a time, and
-    /// again as often as needed.
-    ///
-    /// # Panics
-    /// If field or row is none of the layout's, `bytes` is not exactly a row, the slot is published, or another
-    /// thread is storing into the same row.
-    pub fn store(&self, field: usize, row: u32, bytes: &[u8]) {
-        let row_bytes = self.ring.layout.fields[field].row_bytes;
-        assert!(bytes.len() as u64 == row_bytes, "field {field}: {} bytes for a row of {row_bytes}", bytes.len());
-        self.store_strip(field, row, 0, bytes);
-    }
-
-    /// Copies a part of a row, `offset` bytes from its start; otherwise as [`WritableSlot::store`].
-    pub fn store_strip(&self, field: usize, row: u32, offset: usize, bytes: &[u8]) {
-        let layout = &self.ring.layout;
-        let place = &layout.fields[field];
-        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
-        let end = (offset as u64).checked_add(bytes.len() as u64);
-        assert!(end.is_some_and(|end| end <= place.row_bytes), "{offset} + {} of {}", bytes.len(), place.row_bytes);
-        let start = place.offset + u64::from(row) * place.row_bytes + offset as u64;
-        let _busy = self.enter(row);
-        self.copy_in(start, bytes);
-    }
-
-    /// Stores the key of a row; false, and the row has none, when the arena is full.
-    ///
-    /// # Panics
-    /// As [`WritableSlot::store`].
-    pub fn store_key(&self, row: u32, key: &str) -> bool {
-        let layout = &self.ring.layout;
-        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
-        let _busy = self.enter(row);
-        let keys_bytes = layout.keys_bytes();
-        let len = u32::try_from(key.len()).unwrap_or(u32::MAX);
-        // Relaxed: each thread gets bytes of its own, and `publish` is ordered by the caller's own count of rows.
-        let taken = self.private().arena_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(len).filter(|&end| end <= keys_bytes)
-        });
-        let entry = taken.map_or(KeyEntry::NONE, |offset| KeyEntry { offset, len });
-        if taken.is_ok() {
-            self.copy_in(layout.arena_offset + u64::from(entry.offset), key.as_bytes());
-        }
-        self.copy_in(layout.entries_offset + u64::from(row) * 8, &entry.to_word().to_ne_bytes());
-        taken.is_ok()
-    }
-
-    /// Says whether the row is a sample of the epoch (true unless said otherwise) or a repeat that fills the batch.
-    ///
-    /// # Panics
-    /// As [`WritableSlot::store`].
-    pub fn set_valid(&self, row: u32, valid: bool) {
-        let layout = &self.ring.layout;
-        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
-        let _busy = self.enter(row);
-        self.copy_in(layout.valid_offset + u64::from(row), &[u8::from(valid)]);
-    }
-
-    /// Hands the batch to the client: every store must be done, by all threads. `report` is kept as it is, at most
-    /// [`crate::batch::REPORT_BYTES_MAX`] bytes.
-    ///
-    /// If the client has broken the slot's state word, nothing is published and the next
-    /// [`RingWriter::acquire`] tells.
-    ///
-    /// # Panics
-    /// If called twice, or the descriptor or the report is over the layout's bounds.
-    pub fn publish(&self, descriptor: BatchDescriptor, report: Option<&[u8]>) {
-        let layout = &self.ring.layout;
-        let report = report.unwrap_or(&[]);
-        assert!(descriptor.row_count <= layout.batch_size, "{} rows of {}", descriptor.row_count, layout.batch_size);
-        let report_offset = self.private().arena_used.load(Ordering::Relaxed);
-        let room = layout.arena_bytes - report_offset;
-        assert!(report.len() as u64 <= u64::from(room), "a report of {} bytes, room is {room}", report.len());
-        let twice = self.published.swap(true, Ordering::AcqRel);
-        assert!(!twice, "slot {} published twice", self.index);
-        self.copy_in(layout.arena_offset + u64::from(report_offset), report);
-        let report_bytes = report.len() as u32;
-        let record = self.ring.control.slot(self.index);
-        record.write(&descriptor, ArenaUse { used: report_offset + report_bytes, report_offset, report_bytes });
-        let private = self.private();
-        private.ticket.store(pack(descriptor.ticket), Ordering::Relaxed);
-        // Before the word: once that is ready the client may give the slot back, and the feeder that it wakes must find
-        // the slot lent. Release: pairs with the Acquire in `collect`.
-        private.life.store(PRIVATE_LENT, Ordering::Release);
-        match state::publish(&record.state, descriptor.ticket) {
-            Ok(()) => self.ring.bump(),
-            // The slot stays lent for ever: the ring is at its end.
-            Err(found) => drop(self.ring.fault(self.index, found, state::FILLING)),
-        }
-    }
-
-    /// Every row valid and without a key, whatever the slot held before.
-    fn reset_rows(&self) {
-        let layout = &self.ring.layout;
-        let rows = u64::from(layout.batch_size);
-        self.fill(layout.valid_offset, 1, rows);
-        self.fill(layout.entries_offset, 0xff, rows * 8);
-    }
-
-    fn private(&self) -> &PrivateSlot {
-        &self.ring.slots[self.index as usize]
-    }
-
-    /// Claims the row for one thread's store.
-    fn enter(&self, row: u32) -> RowBusy<'_> {
-        let busy = &self.private().row_busy[row as usize];
-        // Acquire: pairs with the Release in `RowBusy::drop`, so that a row's stores come one after the other.
-        assert!(!busy.swap(true, Ordering::Acquire), "two threads store into row {row} of slot {}", self.index);
-        let claimed = RowBusy(busy);
-        assert!(!self.published.load(Ordering::Relaxed), "store into slot {} after it was published", self.index);
-        claimed
-    }
-
-    /// A pointer to `bytes` bytes of this slot from `start`.
-    fn place(&self, start: u64, bytes: u64) -> NonNull<u8> {
-        let slot_bytes = self.ring.layout.slot_bytes;
-        assert!(start.checked_add(bytes).is_some_and(|end| end <= slot_bytes), "{start} + {bytes} of {slot_bytes}");
-        let offset = u64::from(self.index) * slot_bytes + start;
-        // SAFETY: the payload is `slot_count` times `slot_bytes` long, the index is below `slot_count`, and the range
-        // ends within its slot by the assert above; the whole size fits an isize, by `create`.
-        unsafe { self.ring.payload.start().add(offset as usize) }
-    }
-
-    fn copy_in(&self, start: u64, source: &[u8]) {
-        let target = self.place(start, source.len() as u64);
-        // SAFETY:
-        // - `target` is valid for `source.len()` bytes, by `place`;
-        // - `source` is private memory, so the two ranges cannot overlap;
-        // - no other thread of ours writes there: rows are claimed, arena bytes are handed out once, and the report
-        //   goes behind them in the one call of `publish`. What the client does there at the same time changes its
-        //   own batch only: nothing is read back.
-        unsafe { target.copy_from_nonoverlapping(NonNull::from(source).cast(), source.len()) };
-    }
-
-    fn fill(&self, start: u64, value: u8, bytes: u64) {
-        let target = self.place(start, bytes);
-        // SAFETY: valid for `bytes`, by `place`; called before anybody else has the slot.
-        unsafe { target.write_bytes(value, bytes as usize) };
-    }
-}
-
-impl Drop for WritableSlot {
-    fn drop(&mut self) {
-        if *self.published.get_mut() {
-            return;
-        }
-        match state::abandon(&self.ring.control.slot(self.index).state) {
-            // Release: pairs with the Acquire in `collect`; the feeder fills the slot next.
-            Ok(()) => self.private().life.store(PRIVATE_FREE, Ordering::Release),
-            Err(found) => drop(self.ring.fault(self.index, found, state::FILLING)),
-        }
-    }
-}
-
-/// A row that one thread stores into.
-struct RowBusy<'a>(&'a AtomicBool);
-
-impl Drop for RowBusy<'_> {
-    fn drop(&mut self) {
-        // Release: pairs with the Acquire in `enter`.
-        self.0.store(false, Ordering::Release);
-    }
 }

@@ -2,12 +2,14 @@
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::OFlags;
+use rustix::rand::GetRandomFlags;
 
 use super::identity::{FileState, Identity};
 use super::index::{IndexBytes, ShardIndex};
@@ -112,30 +114,51 @@ fn default_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf>
 
 /// Maps an index file, or reads it where it is not this user's own.
 fn read(path: &Path) -> io::Result<IndexBytes> {
-    let file = File::open(path)?;
-    match MappedFile::open(&file) {
-        Ok(Some(map)) => Ok(IndexBytes::Mapped(map)),
-        // No map: another user's file, an empty one, or too many maps in this process already.
-        Ok(None) | Err(_) => fs::read(path).map(IndexBytes::Owned),
+    // In a folder that others may write, a pipe of the index's name must not make this wait for its writer.
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a plain file"));
     }
+    if let Ok(Some(map)) = MappedFile::open(&file) {
+        return Ok(IndexBytes::Mapped(map));
+    }
+    // Another user's file, an empty one, or too many maps in this process already.
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(IndexBytes::Owned(bytes))
 }
 
 /// Writes a new file under a name of its own, then puts it in place in one step.
 fn write_and_rename(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let temporary = path.with_extension(format!("{}-{number}.new", std::process::id()));
-    // A file of that name can only be left of a dead process that had this number.
-    let _ = fs::remove_file(&temporary);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&temporary, path));
+    // Process numbers do not do: containers that share the folder have the same ones.
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
+    let temporary = path.with_extension(format!("{:016x}.new", u64::from_le_bytes(random)));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
+        // The first error is the one to tell.
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_comes_from_the_environment() {
+        let check = |variables: &[(&str, &str)], expected: Option<&str>| {
+            let find =
+                |name: &str| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| PathBuf::from(value));
+            assert_eq!(default_folder(find), expected.map(PathBuf::from), "{variables:?}");
+        };
+        check(&[("FEEDLINE_CACHE", "/c"), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/c"));
+        check(&[("FEEDLINE_CACHE", ""), ("XDG_CACHE_HOME", "/x"), ("HOME", "/h")], Some("/x/feedline"));
+        check(&[("XDG_CACHE_HOME", "relative"), ("HOME", "/h")], Some("/h/.cache/feedline"));
+        check(&[("HOME", "/h")], Some("/h/.cache/feedline"));
+        check(&[], None);
+    }
 }

@@ -185,12 +185,10 @@ impl Dataset {
             }
         }
         let line = |(finding, Sum { count, shards, path, offset, example }): (Finding, Sum<'_>)| {
-            let path = path.display();
-            let colon = if example.is_empty() { "" } else { ": " };
-            format!(
-                "{count} {} in {shards} shards; the first: {path}, byte {offset}{colon}{example}",
-                finding.describe()
-            )
+            let (total, path) = (self.shards.len(), path.display());
+            let comma = if example.is_empty() { "" } else { ", " };
+            let what = finding.describe();
+            format!("{what}: {count}, in {shards} of {total} shards; the first: {path}, byte {offset}{comma}{example}")
         };
         sums.into_iter().map(line).collect()
     }

@@ -12,7 +12,7 @@ pub enum Finding {
     AppleDouble,
     /// Other litter of desktops; skipped.
     DesktopLitter,
-    /// A member named `__like_this__`; skipped.
+    /// A member named `__like_this__`, or a volume label; skipped.
     Meta,
     /// A member whose name has no extension, hence no field; skipped.
     NoExtension,
@@ -51,7 +51,7 @@ impl Finding {
             Self::Directory => "directories, skipped",
             Self::AppleDouble => "macOS companion files (._name), skipped",
             Self::DesktopLitter => "files of desktops (.DS_Store, Thumbs.db, __MACOSX), skipped",
-            Self::Meta => "members named __like_this__, skipped",
+            Self::Meta => "members about the archive itself (__name__, volume labels), skipped",
             Self::NoExtension => "members without an extension, skipped",
             Self::HardLink => "hard links, refused (pack with tar --hard-dereference)",
             Self::SymbolicLink => "symbolic links, refused (pack with tar --dereference)",

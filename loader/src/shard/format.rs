@@ -215,3 +215,141 @@ fn u32_at(column: &[u8], item: u32) -> u32 {
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::super::findings::{Finding, Findings};
+    use super::super::walk::Member;
+    use super::*;
+
+    const SHARD_BYTES: u64 = 1 << 20;
+
+    fn identity() -> Identity {
+        let state = FileState { inode: 3, bytes: SHARD_BYTES, modified: (-1, 5), changed: (1 << 40, 999) };
+        Identity { state, last_header: 1024, header_hash: [7; 32] }
+    }
+
+    /// An index of the named members, 100 bytes each.
+    fn index(names: &[&str]) -> Vec<u8> {
+        let (mut table, mut findings) = (Table::default(), Findings::default());
+        let path = Path::new("/t.tar");
+        for (number, name) in names.iter().enumerate() {
+            let header_offset = number as u64 * 1024;
+            let member =
+                Member { name: (*name).to_owned(), header_offset, body_offset: header_offset + 512, size: 100 };
+            table.add(path, &member, &mut findings).expect("in order");
+        }
+        table.close(path).expect("few");
+        findings.add(Finding::Fifo, 9, || "pipe".to_owned());
+        encode(&table, &identity(), findings.into_counts())
+    }
+
+    fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
+        let contents = bytes.len() - CHECKSUM_BYTES;
+        let checksum = *blake3::hash(&bytes[..contents]).as_bytes();
+        bytes[contents..].copy_from_slice(&checksum);
+        bytes
+    }
+
+    /// Goes through every accessor, as far as the counts say.
+    fn use_all(bytes: &[u8], identity: &Identity, columns: &Columns, meta: &Meta) {
+        for sample in 0..columns.samples {
+            let key = columns.key(bytes, sample);
+            assert!(key.len() <= columns.key_bytes_max as usize);
+            let schema = &meta.schemas[columns.schema(bytes, sample) as usize];
+            for (place, field) in schema.iter().enumerate() {
+                let _ = &meta.fields[*field as usize];
+                let place = u32::try_from(place).expect("small");
+                let range = columns.member(bytes, columns.member_start(bytes, sample) + place);
+                assert!(range.offset + u64::from(range.len) <= identity.state.bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let bytes = index(&["a.jpg", "a.cls", "größe.cls", "größe.jpg", "c.jpg", "c.cls"]);
+        let (found, columns, meta) = parse(&bytes).expect("sound");
+        assert_eq!(found, identity());
+        assert_eq!((columns.samples, columns.members, columns.key_bytes_max), (3, 6, 7));
+        let keys: Vec<_> = (0..3).map(|sample| columns.key(&bytes, sample)).collect();
+        assert_eq!(keys, ["a", "größe", "c"]);
+        assert_eq!(meta.schemas, [[0, 1], [1, 0]]);
+        assert_eq!((0..3).map(|sample| columns.schema(&bytes, sample)).collect::<Vec<_>>(), [0, 1, 0]);
+        let start = columns.member_start(&bytes, 2);
+        assert_eq!(columns.member(&bytes, start + 1), ByteRange { offset: 5 * 1024 + 512, len: 100 });
+        assert_eq!(meta.findings[0].example, "pipe");
+        use_all(&bytes, &found, &columns, &meta);
+        let none = parse(&index(&[])).expect("sound").1;
+        assert_eq!((none.samples, none.members), (0, 0));
+    }
+
+    #[test]
+    fn a_sample_of_three_takes_less_than_64_bytes_and_its_key() {
+        let names = |samples: usize| -> Vec<String> {
+            (0..samples).flat_map(|n| ["jpg", "cls", "json"].map(|field| format!("{n:06}.{field}"))).collect()
+        };
+        let bytes = |samples| index(&names(samples).iter().map(String::as_str).collect::<Vec<_>>()).len();
+        assert_eq!((bytes(300) - bytes(100)) / 200, 48 + 6);
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let sound = index(&["a.jpg", "a.cls", "b.jpg", "b.cls"]);
+        let check = |change: &dyn Fn(&mut Vec<u8>), part: &str| {
+            let mut bytes = sound.clone();
+            change(&mut bytes);
+            let error = parse(&bytes).expect_err(part);
+            assert!(error.contains(part), "{error}");
+        };
+        let put = |at: usize, value: u64| {
+            move |bytes: &mut Vec<u8>| {
+                bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                *bytes = resealed(std::mem::take(bytes));
+            }
+        };
+        check(&|bytes| bytes.clear(), "no index");
+        check(&|bytes| bytes[0] = b'X', "not an index");
+        check(&|bytes| bytes.truncate(300), "300 bytes are there");
+        check(&|bytes| bytes[200] ^= 1, "checksum");
+        check(&put(8, 2), "version 2");
+        check(&put(32, 700), "ends after the shard");
+        check(&put(112, 3), "do not add up");
+        check(&put(112, u64::MAX), "do not add up");
+        check(&put(120, u64::MAX / 8), "do not add up");
+        check(&put(144, u64::MAX), "ends after the shard");
+    }
+
+    proptest! {
+        /// Whatever the bytes, they are either refused or safe to use.
+        #[test]
+        fn no_file_panics(
+            noise in proptest::collection::vec(any::<u8>(), 0..400),
+            damage in proptest::collection::vec((0_usize..10_000, any::<u8>()), 0..3),
+            word in (0_usize..40, prop_oneof![0..20_u64, any::<u64>()]),
+            cut in 0_usize..10_000,
+        ) {
+            let _ = parse(&noise);
+            let mut bytes = index(&["a.jpg", "a.cls", "é.jpg", "b.cls", "c.jpg"]);
+            let len = bytes.len();
+            for (at, byte) in damage {
+                bytes[at % len] = byte;
+            }
+            if word.0 > 1 {
+                bytes[word.0 * 8..][..8].copy_from_slice(&word.1.to_le_bytes());
+            }
+            bytes.truncate(cut.max(HEAD_BYTES + CHECKSUM_BYTES));
+            let len = bytes.len() as u64;
+            // Most damage would stop at the length, or at the checksum.
+            bytes[16..24].copy_from_slice(&len.to_le_bytes());
+            bytes = resealed(bytes);
+            if let Ok((identity, columns, meta)) = parse(&bytes) {
+                use_all(&bytes, &identity, &columns, &meta);
+            }
+        }
+    }
+}

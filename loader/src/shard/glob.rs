@@ -99,7 +99,12 @@ pub(super) fn files(pattern: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// What in `folder` fits `pattern`; the entry of that very name, if there is one.
 fn entries(folder: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
+    let literal = folder.join(pattern);
+    if literal.exists() {
+        return Ok(vec![literal]);
+    }
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -110,12 +115,41 @@ fn entries(folder: &Path, pattern: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries {
         let name = entry?.file_name();
-        let fits = name
-            .to_str()
-            .is_some_and(|name| matches(pattern, name) && !(name.starts_with('.') && !pattern.starts_with('.')));
-        if fits {
+        let shown = |name: &str| pattern.starts_with('.') || !name.starts_with('.');
+        if name.to_str().is_some_and(|name| shown(name) && matches(pattern, name)) {
             found.push(folder.join(name));
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_texts() {
+        let check = |pattern: &str, fit: &[&str], unfit: &[&str]| {
+            for text in fit {
+                assert!(matches(pattern, text), "{pattern} {text}");
+            }
+            for text in unfit {
+                assert!(!matches(pattern, text), "{pattern} {text}");
+            }
+        };
+        check("", &[""], &["a"]);
+        check("*", &["", "a", "ab"], &[]);
+        check("a*b*c", &["abc", "aXbYc", "abbcc"], &["ab", "abcd", "xabc"]);
+        check("*.tar", &["a.tar", ".tar", "a.tar.tar"], &["a.tar.gz", "atar"]);
+        check("s-??.tar", &["s-01.tar", "s-äö.tar"], &["s-1.tar", "s-001.tar"]);
+        check("[a-c]", &["a", "b", "c"], &["d", "", "ab"]);
+        check("[!a-c]", &["d", "-"], &["a", ""]);
+        check("[^a]", &["b"], &["a"]);
+        check("[]x]", &["]", "x"], &["a"]);
+        check("[!]]", &["a"], &["]"]);
+        check("[a-]", &["a", "-"], &["b"]);
+        check("[abc", &["[abc"], &["a"]);
+        check("**a", &["a", "ba"], &["b"]);
+        check("*a*a*a*a*b", &["aaaab"], &["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]);
+    }
 }

@@ -81,7 +81,7 @@ impl ShardIndex {
     }
 }
 
-/// Opens a shard and tells its state. Only plain files are opened: a pipe would block.
+/// Opens a shard and tells its state.
 pub(super) fn open_shard(path: &Path) -> Result<(File, FileState)> {
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
     let metadata = metadata(&file, path)?;

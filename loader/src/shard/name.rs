@@ -61,3 +61,67 @@ pub(super) fn decode(name: &[u8]) -> (String, bool) {
     }
     (text, !valid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_end_at_the_first_dot_of_the_last_component() {
+        let check = |name: &str, key: &str, field: &str| {
+            let expected = MemberName { key: key.to_owned(), field: field.to_owned() };
+            assert_eq!(split(name), Ok(expected), "{name}");
+        };
+        check("0.jpg", "0", "jpg");
+        check("v1.0/22.0/1.1.png", "v1.0/22.0/1", "1.png");
+        check("v1.0/22.0/1.cls", "v1.0/22.0/1", "cls");
+        check("005 track 2.0 (x).mp3", "005 track 2", "0 (x).mp3");
+        check("x.left.png", "x", "left.png");
+        check("./0.jpg", "0", "jpg");
+        check("./a//b/./0.jpg", "a/b/0", "jpg");
+        check("/data/0.jpg", "data/0", "jpg");
+        check("../0.jpg", "../0", "jpg");
+        check("a.JPG", "a", "jpg");
+        check("a.Cls", "a", "cls");
+        check("ä.ÄB", "ä", "äb");
+        check("0.jpg.", "0", "jpg.");
+        check("__a.b__.txt", "__a", "b__.txt");
+    }
+
+    #[test]
+    fn litter_has_no_key() {
+        let check = |name: &str, finding: Finding| assert_eq!(split(name), Err(finding), "{name}");
+        check("._0.jpg", Finding::AppleDouble);
+        check("a/b/._0.jpg", Finding::AppleDouble);
+        check("a/.DS_Store", Finding::DesktopLitter);
+        check("a/thumbs.db", Finding::DesktopLitter);
+        check("__MACOSX/a/0.jpg", Finding::DesktopLitter);
+        check("a/__MACOSX/._0.jpg", Finding::DesktopLitter);
+        check("__index__", Finding::Meta);
+        check("a/__x.json__", Finding::Meta);
+        check("README", Finding::NoExtension);
+        check(".hidden", Finding::NoExtension);
+        check(".a.jpg", Finding::NoExtension);
+        check("a.", Finding::NoExtension);
+        check("____", Finding::NoExtension);
+        check("", Finding::NoExtension);
+        check("..", Finding::NoExtension);
+    }
+
+    #[test]
+    fn odd_bytes_stay_apart() {
+        let check = |name: &[u8], text: &str, escaped: bool| {
+            assert_eq!(decode(name), (text.to_owned(), escaped));
+        };
+        check(b"a.jpg", "a.jpg", false);
+        check("größe.jpg".as_bytes(), "größe.jpg", false);
+        check(b"gr\xf6\xdfe.jpg", "gr\\xf6\\xdfe.jpg", true);
+        check(b"a\xc3", "a\\xc3", true);
+    }
+
+    #[test]
+    fn odd_fields_are_told() {
+        assert!(is_odd("0 (x).mp3") && is_odd("a b") && is_odd("1.png"));
+        assert!(!is_odd("jpg") && !is_odd("left.png") && !is_odd("mp3"));
+    }
+}

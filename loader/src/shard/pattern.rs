@@ -234,3 +234,111 @@ fn follows(before: &str, number: &str) -> bool {
     let value = |text: &str| text.parse::<u64>().ok();
     value(before).and_then(|before| before.checked_add(1)) == value(number) && value(number).is_some()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn braces(pattern: &str) -> Result<Vec<String>, String> {
+        let mut texts = Vec::new();
+        expand_braces(pattern, &mut texts).map(|()| texts)
+    }
+
+    #[test]
+    fn braces_give_each_value() {
+        let check = |pattern: &str, expected: &[&str]| {
+            assert_eq!(
+                braces(pattern).as_deref(),
+                Ok(expected.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>().as_slice()),
+                "{pattern}"
+            );
+        };
+        check("a.tar", &["a.tar"]);
+        check("s-{000000..000002}.tar", &["s-000000.tar", "s-000001.tar", "s-000002.tar"]);
+        check("s-{8..10}", &["s-8", "s-9", "s-10"]);
+        check("s-{0..10}", &["s-0", "s-1", "s-2", "s-3", "s-4", "s-5", "s-6", "s-7", "s-8", "s-9", "s-10"]);
+        check("s-{0..10..5}", &["s-0", "s-5", "s-10"]);
+        check("s-{00..10..4}", &["s-00", "s-04", "s-08"]);
+        check("{3..1}", &["3", "2", "1"]);
+        check("{a..c}", &["a", "b", "c"]);
+        check("{a,b}/{0..1}", &["a/0", "a/1", "b/0", "b/1"]);
+        check("{a,}x", &["ax", "x"]);
+        check("{a{0..1},b}", &["a0", "a1", "b"]);
+        check("{a{0..1},b}{x,y}", &["a0x", "a0y", "a1x", "a1y", "bx", "by"]);
+        check("{7..7}", &["7"]);
+    }
+
+    #[test]
+    fn unclear_braces_are_refused() {
+        let check = |pattern: &str, part: &str| {
+            let error = braces(pattern).expect_err(pattern);
+            assert!(error.contains(part), "{pattern}: {error}");
+        };
+        check("s-{182..01199}", "as many digits");
+        check("s-{00..100}", "as many digits");
+        check("s-{0..10..0}", "at least 1");
+        check("s-{0..x}", "no number");
+        check("s-{0..}", "no number");
+        check("s-{abc}", "no list");
+        check("s-{}", "no list");
+        check("s-{0..1..2..3}", "no list");
+        check("s-{0..1", "not closed");
+        check("s-0..1}", "no opening");
+        check("s-}{0,1}", "no opening");
+        check("{0..99999999999}", "more than");
+        check("{0..9999}{0..9999}", "more than");
+    }
+
+    #[test]
+    fn missing_numbers_are_listed_as_ranges() {
+        let check = |paths: &[&str], expected: &str| {
+            let paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+            assert_eq!(as_ranges(&paths), expected);
+        };
+        check(&["/d/s-001.tar"], "/d/s-001.tar");
+        check(&["/d/s-001.tar", "/d/s-002.tar", "/d/s-003.tar"], "/d/s-{001..003}.tar");
+        check(&["/d/s-1.tar", "/d/s-3.tar", "/d/s-4.tar"], "/d/s-1.tar, /d/s-{3..4}.tar");
+        check(&["/d/a-9.tar", "/d/a-10.tar", "/d/b-11.tar"], "/d/a-{9..10}.tar, /d/b-11.tar");
+        check(&["/d/x.tar", "/d/y.tar"], "/d/x.tar, /d/y.tar");
+        check(&["/d/ä1", "/d/ä2"], "/d/ä{1..2}");
+        let many: Vec<String> = (0..24).map(|number| format!("/s{}", number * 2)).collect();
+        let many: Vec<&Path> = many.iter().map(Path::new).collect();
+        assert!(as_ranges(&many).ends_with("/s18, and 14 more"));
+    }
+
+    #[test]
+    fn files_are_looked_up() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name).to_str().expect("plain").to_owned();
+        for name in ["s-000.tar", "s-001.tar", "s-003.tar", "odd[1].tar", "odd{a}.tar", ".s-9.tar"] {
+            fs::write(folder.path().join(name), "x").expect("written");
+        }
+        fs::create_dir(folder.path().join("s-dir.tar")).expect("made");
+        let check = |patterns: &[String], names: &[&str]| {
+            let expected: Vec<PathBuf> = names.iter().map(|name| folder.path().join(name)).collect();
+            assert_eq!(expand(patterns).expect("found"), expected, "{patterns:?}");
+        };
+        check(&[at("s-{000..001}.tar")], &["s-000.tar", "s-001.tar"]);
+        check(&[at("s-*.tar")], &["s-000.tar", "s-001.tar", "s-003.tar"]);
+        check(&[at("*-00[13].tar")], &["s-001.tar", "s-003.tar"]);
+        check(&[at("s-00?.tar")], &["s-000.tar", "s-001.tar", "s-003.tar"]);
+        check(&[format!("{}::{}", at("s-003.tar"), at("s-000.tar"))], &["s-003.tar", "s-000.tar"]);
+        check(&[at("s-003.tar"), at("{s-001,s-000}.tar")], &["s-003.tar", "s-001.tar", "s-000.tar"]);
+        check(&[at("odd[1].tar")], &["odd[1].tar"]);
+        check(&[at("odd{a}.tar")], &["odd{a}.tar"]);
+
+        let refuse = |pattern: &str, part: &str| {
+            let error = expand(&[pattern.to_owned()]).expect_err(pattern).to_string();
+            assert!(error.contains(part), "{pattern}: {error}");
+        };
+        refuse(&at("s-{000..005}.tar"), "3 of 6 shards are missing");
+        refuse(&at("s-{000..005}.tar"), "s-002.tar, ");
+        refuse(&at("s-{000..005}.tar"), "s-{004..005}.tar");
+        refuse(&at("t-*.tar"), "no file fits");
+        refuse(&at("none/*.tar"), "no file fits");
+        refuse(folder.path().to_str().expect("plain"), "is a folder");
+        refuse("s3://bucket/a.tar", "only local files");
+        refuse("", "empty");
+        assert!(expand(&[]).expect_err("none").to_string().contains("no shards were named"));
+    }
+}

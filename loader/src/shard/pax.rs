@@ -71,3 +71,50 @@ fn split_record(bytes: &[u8]) -> Result<(&[u8], &[u8]), String> {
 fn shown(bytes: &[u8]) -> impl std::fmt::Display + '_ {
     bytes[..bytes.len().min(60)].escape_ascii()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn apply(body: &[u8]) -> Result<Overrides, String> {
+        let mut overrides = Overrides::default();
+        overrides.apply(body).map(|()| overrides)
+    }
+
+    #[test]
+    fn records_override() {
+        let check = |body: &str, expected: Overrides| assert_eq!(apply(body.as_bytes()), Ok(expected), "{body:?}");
+        check("", Overrides::default());
+        check("\0\0", Overrides::default());
+        check("30 mtime=1350244992.023960108\n", Overrides::default());
+        check("14 path=a.jpg\n", Overrides { path: Some(b"a.jpg".to_vec()), ..Overrides::default() });
+        check("14 path=a=\nb\n\n\0\0", Overrides { path: Some(b"a=\nb\n".to_vec()), ..Overrides::default() });
+        check("10 size=7\n10 size=8\n", Overrides { size: Some(8), ..Overrides::default() });
+        check("10 size=7\n8 size=\n", Overrides::default());
+        check("22 GNU.sparse.major=1\n", Overrides { sparse: true, ..Overrides::default() });
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let check = |body: &str, part: &str| {
+            let error = apply(body.as_bytes()).expect_err(body);
+            assert!(error.contains(part), "{body:?}: {error}");
+        };
+        check("x", "does not start with its length");
+        check("99 path=a\n", "99 bytes");
+        check("3 path=a\n", "3 bytes");
+        check("9 path=a\n7 a=b\nx", "line feed");
+        check("8 path_\n", "no '='");
+        check("11 size=x1\n", "no number");
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(body in proptest::collection::vec(any::<u8>(), 0..200), digits in "[0-9]{1,22} [a-z.=]{0,9}\n?") {
+            let _ = apply(&body);
+            let _ = apply(digits.as_bytes());
+        }
+    }
+}

@@ -46,6 +46,7 @@ impl FieldSelector {
     /// Where `sample` has each asked field: the first source that is there, `None` when none is. `ranges` has one
     /// place for each list of sources.
     pub fn select(&self, dataset: &Dataset, sample: SampleId, ranges: &mut [Option<ByteRange>]) {
+        debug_assert_eq!(ranges.len(), self.width);
         let (shard, local) = dataset.locate(sample);
         let index = dataset.index(shard);
         let row = self.first_rows[shard as usize] + index.schema(local) as usize;

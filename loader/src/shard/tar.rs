@@ -160,3 +160,113 @@ fn number(field: &[u8]) -> Option<u64> {
         _ => None,
     })
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A ustar header with a right checksum.
+    pub(in super::super) fn header(name: &str, flag: u8, size: u64) -> Block {
+        let mut block = [0; 512];
+        block[..name.len()].copy_from_slice(name.as_bytes());
+        block[124..135].copy_from_slice(format!("{size:011o}").as_bytes());
+        block[156] = flag;
+        block[257..265].copy_from_slice(b"ustar\x0000");
+        sealed(block)
+    }
+
+    /// `block` with its checksum put right.
+    pub(in super::super) fn sealed(mut block: Block) -> Block {
+        block[148..156].fill(b' ');
+        let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        block
+    }
+
+    fn changed(change: impl FnOnce(&mut Block)) -> Result<Header, HeaderFault> {
+        let mut block = header("a.jpg", b'0', 5);
+        change(&mut block);
+        parse(&sealed(block))
+    }
+
+    #[test]
+    fn flags_give_kinds() {
+        let check = |name: &str, flag: u8, kind: Kind| {
+            assert_eq!(parse(&header(name, flag, 0)).expect("sound").kind, kind);
+        };
+        check("a", b'0', Kind::File);
+        check("a", 0, Kind::File);
+        check("a", b'7', Kind::File);
+        check("a/", 0, Kind::Directory);
+        check("a/", b'5', Kind::Directory);
+        check("a", b'1', Kind::HardLink);
+        check("a", b'2', Kind::SymbolicLink);
+        check("a", b'4', Kind::Device);
+        check("a", b'6', Kind::Fifo);
+        check("a", b'S', Kind::Sparse);
+        check("a", b'x', Kind::PaxLocal);
+        check("a", b'g', Kind::PaxGlobal);
+        check("a", b'L', Kind::LongName);
+        check("a", b'M', Kind::Other(b'M'));
+    }
+
+    #[test]
+    fn names_have_a_prefix_in_ustar_only() {
+        let name = |change: fn(&mut Block)| changed(change).expect("sound").name;
+        assert_eq!(name(|block| block[345..348].copy_from_slice(b"a/b")), b"a/b/a.jpg");
+        assert_eq!(name(|block| block[..100].fill(b'n')), [b'n'; 100]);
+        // The version bytes say nothing.
+        assert_eq!(name(|block| block[263..265].fill(b'?')), b"a.jpg");
+        // GNU keeps times in the prefix field.
+        let gnu = |block: &mut Block| {
+            block[257..265].copy_from_slice(b"ustar  \0");
+            block[345..348].copy_from_slice(b"123");
+        };
+        assert_eq!(name(gnu), b"a.jpg");
+        // v7 has no magic.
+        assert_eq!(name(|block| block[257..265].fill(0)), b"a.jpg");
+    }
+
+    #[test]
+    fn numbers_are_octal_or_binary() {
+        let check = |field: &[u8], expected: Option<u64>| assert_eq!(number(field), expected, "{field:?}");
+        check(b"00000000017\0", Some(15));
+        check(b"        17 \0", Some(15));
+        check(b"777777777777", Some(0o777_777_777_777));
+        check(b"\0\0\0\0\0\0\0\0\0\0\0\0", Some(0));
+        check(b"0000000008 \0", None);
+        check(b"-0000000001\0", None);
+        check(b"\x80\0\0\0\0\0\0\x02\0\0\0\x01", Some((2 << 32) + 1));
+        check(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", None);
+        check(b"\x81\0\0\0\0\0\0\0\0\0\0\0", None);
+    }
+
+    #[test]
+    fn either_checksum_is_right() {
+        let mut block = header("gr\u{f6}\u{df}e.jpg", b'0', 5);
+        assert!(parse(&block).is_ok());
+        let signed: i32 = block[..148].iter().chain(&block[156..]).map(|&byte| i32::from(byte.cast_signed())).sum();
+        block[148..156].copy_from_slice(format!("{:06o}\0 ", signed + 8 * 32).as_bytes());
+        assert!(parse(&block).is_ok());
+        block[0] ^= 1;
+        assert!(matches!(parse(&block), Err(HeaderFault::Checksum { stated: Some(_), .. })));
+        block[148..156].fill(b'x');
+        assert!(matches!(parse(&block), Err(HeaderFault::Checksum { stated: None, .. })));
+        assert!(matches!(changed(|block| block[124] = b'x'), Err(HeaderFault::Size { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn no_block_panics(bytes in proptest::collection::vec(any::<u8>(), 512)) {
+            let mut block: Block = bytes.try_into().expect("512 bytes");
+            let _ = parse(&block);
+            // Most damage would stop at the checksum.
+            block = sealed(block);
+            if let Err(fault) = parse(&block) {
+                prop_assert!(!fault.to_string().is_empty());
+            }
+        }
+    }
+}

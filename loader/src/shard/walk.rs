@@ -281,10 +281,11 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
         Ok(self.read(offset)?.try_into().ok())
     }
 
-    /// The block at `offset`, shorter only at the end.
+    /// The block at `offset`, shorter only at the end. What a writer appends meanwhile is not looked at.
     fn read(&mut self, offset: u64) -> Result<&[u8]> {
-        let path = self.path;
-        self.window.block(offset).map_err(|source| Error::io("read", path, source))
+        let (path, rest) = (self.path, self.file_bytes.saturating_sub(offset));
+        let block = self.window.block(offset).map_err(|source| Error::io("read", path, source))?;
+        Ok(&block[..usize::try_from(rest).map_or(block.len(), |rest| rest.min(block.len()))])
     }
 
     fn error(&self, offset: u64, message: impl Into<String>) -> Error {
@@ -321,3 +322,6 @@ fn hex(bytes: &[u8]) -> String {
     let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{} (\"{}\")", hex.join(" "), bytes.escape_ascii())
 }
+
+#[cfg(test)]
+mod tests;

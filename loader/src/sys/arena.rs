@@ -25,6 +25,9 @@ pub const OVERSIZED_BYTES_MAX: u64 = 4 * READ_BYTES_MAX as u64;
 /// is otherwise empty, so a row can always be read in the end.
 const ARENA_SHARE: usize = 4;
 
+/// Most pages of an arena, 64 GiB of small ones; it keeps a few bytes of books for each.
+const ARENA_PAGES_MAX: u32 = 1 << 24;
+
 /// The arena: owned by the thread that takes buffers out.
 ///
 /// The memory is given back to the system when the arena, its buffers and the readers that registered it are all gone.
@@ -69,11 +72,12 @@ impl Arena {
     /// Reserves `bytes`, rounded up to whole pages. The pages are filled in as they are first used.
     pub fn new(bytes: usize) -> Result<Self> {
         let page_bytes = rustix::param::page_size();
-        let pages = u32::try_from(bytes.div_ceil(page_bytes)).ok().filter(|&pages| pages > 0);
+        let pages =
+            u32::try_from(bytes.div_ceil(page_bytes)).ok().filter(|pages| (1..=ARENA_PAGES_MAX).contains(pages));
         let Some(pages) = pages else {
             return Err(Error::config(format!(
-                "a read arena of {bytes} bytes cannot be made: it has between 1 and {} pages of {page_bytes} bytes",
-                u32::MAX
+                "a read arena of {bytes} bytes cannot be made: it has between 1 and {ARENA_PAGES_MAX} pages of \
+                 {page_bytes} bytes"
             )));
         };
         let memory = Mapping::new(pages as usize * page_bytes).map_err(|source| Error::Resources {
@@ -281,5 +285,101 @@ impl Drop for Mapping {
         // SAFETY: ours since `new`, and whoever uses a part of it keeps it from being dropped.
         let unmapped = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    /// Free pages, and that the free list is sorted and joined.
+    fn free_pages(arena: &mut Arena) -> u32 {
+        while let Some(span) = arena.shared.returned.pop() {
+            arena.give_back(span);
+        }
+        assert!(arena.free.windows(2).all(|pair| pair[0].end() < pair[1].first), "{:?}", arena.free);
+        arena.free.iter().map(|span| span.pages).sum()
+    }
+
+    proptest! {
+        #[test]
+        fn buffers_never_overlap_and_all_come_back(steps in prop::collection::vec((0_u64..90_000, any::<prop::sample::Index>()), 1..300)) {
+            let mut arena = Arena::new(64 * PAGE).expect("arena");
+            let capacity = arena.free.capacity();
+            let mut held: Vec<(u8, ReadBuffer)> = Vec::new();
+            for (mark, (len, index)) in steps.into_iter().enumerate() {
+                let mark = mark as u8;
+                match arena.allocate(len).expect("small enough") {
+                    Some(mut buffer) => {
+                        prop_assert_eq!(buffer.as_slice().len() as u64, len);
+                        buffer.as_mut_slice().fill(mark);
+                        held.push((mark, buffer));
+                    }
+                    None => drop(held.swap_remove(index.index(held.len()))),
+                }
+                for (mark, buffer) in &held {
+                    // Pages are whole, so a sample of each shows an overlap.
+                    prop_assert!(buffer.as_slice().iter().step_by(PAGE / 4).all(|byte| byte == mark));
+                    prop_assert!(buffer.as_slice().last().is_none_or(|byte| byte == mark));
+                }
+            }
+            drop(held);
+            prop_assert_eq!(free_pages(&mut arena), 64);
+            prop_assert_eq!(arena.free.capacity(), capacity);
+        }
+    }
+
+    #[test]
+    fn no_room_is_not_an_error() {
+        let mut arena = Arena::new(8 * PAGE).expect("arena");
+        assert_eq!(arena.bytes(), 8 * PAGE);
+        let mut quarter = || arena.allocate(2 * PAGE as u64).expect("allowed");
+        let four = [quarter(), quarter(), quarter(), quarter()];
+        assert!(four.iter().all(Option::is_some), "four reads of one row always fit");
+        assert!(quarter().is_none());
+        let one = four.into_iter().nth(2);
+        assert!(one.is_some());
+        drop(one);
+        assert_eq!(free_pages(&mut arena), 8);
+    }
+
+    #[test]
+    fn what_is_too_large_gets_memory_of_its_own() {
+        let mut arena = Arena::new(8 * PAGE).expect("arena");
+        let mut own = arena.allocate(2 * PAGE as u64 + 1).expect("allowed").expect("room");
+        own.as_mut_slice().fill(1);
+        assert_eq!((arena.oversized(), free_pages(&mut arena)), (1, 8));
+        let largest: Vec<_> = (0..4).map(|_| arena.allocate(u64::from(READ_BYTES_MAX)).expect("allowed")).collect();
+        assert_eq!(largest.iter().filter(|buffer| buffer.is_some()).count(), 3, "1 GiB in all");
+        drop(own);
+        assert!(arena.allocate(u64::from(READ_BYTES_MAX)).expect("allowed").is_some());
+        assert_eq!(arena.oversized(), 5);
+        for len in [u64::from(READ_BYTES_MAX) + 1, u64::MAX] {
+            let error = arena.allocate(len).expect_err("too long").to_string();
+            assert!(error.contains("at most 256.0 MiB are read at once"), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_that_cannot_be() {
+        for bytes in [0, usize::MAX] {
+            let error = Arena::new(bytes).expect_err("no such arena").to_string();
+            assert!(error.contains(&format!("a read arena of {bytes} bytes cannot be made")), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_mapping_goes_with_its_last_user() {
+        let mut arena = Arena::new(8 * PAGE).expect("arena");
+        let memory = Arc::downgrade(arena.shared());
+        let mut buffer = arena.allocate(10).expect("allowed").expect("room");
+        drop(arena);
+        buffer.as_mut_slice().fill(9);
+        std::thread::spawn(move || assert_eq!(buffer.as_slice(), [9; 10])).join().expect("no panic");
+        assert!(memory.upgrade().is_none());
     }
 }

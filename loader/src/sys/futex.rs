@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::AtomicU32;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::futex::{self, Flags};
@@ -35,9 +35,4 @@ pub fn wait(word: &AtomicU32, seen: u32, timeout: Duration) -> io::Result<Wait> 
 pub fn wake_all(word: &AtomicU32) -> io::Result<()> {
     futex::wake(word, Flags::empty(), i32::MAX as u32)?;
     Ok(())
-}
-
-/// What is left until `deadline`; `None` when it has passed.
-pub fn until(deadline: Instant) -> Option<Duration> {
-    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
 }

@@ -17,5 +17,7 @@ pub mod sigbus;
 #[cfg(target_arch = "x86_64")]
 pub mod simd_resize;
 pub mod socket;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod uring;
 pub mod watch;

@@ -118,7 +118,11 @@ fn install() -> io::Result<()> {
         .map_err(io::Error::from_raw_os_error)
 }
 
+/// Size of a page, looked up before the handler needs it.
+static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 fn install_once() -> io::Result<()> {
+    PAGE_BYTES.store(rustix::param::page_size(), Ordering::Relaxed);
     // The old action is read first, so that it is in its place when ours becomes live.
     // SAFETY: a null action only reads; the `OnceLock` gives us the only access to PREVIOUS so far.
     let status = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), PREVIOUS.0.get()) };
@@ -156,7 +160,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 
 /// Puts a private page of zeros in the place of the page around `address`. Leaves `errno` as it was.
 fn replace_page(address: usize) -> bool {
-    let page_bytes = rustix::param::page_size();
+    let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
     let page = (address & !(page_bytes - 1)) as *mut libc::c_void;
     // SAFETY: `errno` is a thread-local integer, always valid.
     let errno = unsafe { libc::__errno_location() };
