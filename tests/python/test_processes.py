@@ -151,9 +151,10 @@ def memfd_bytes(pid: int) -> int:
 def test_nothing_is_left_of_a_dead_trainer(script, serve, dataset, load, number) -> None:
     server = serve("--workers", "1")
     pid = server.process.pid
-    list(load(sidecar=server.socket))  # What a first job leaves for good (the index) is there now.
-    load_closed = load(sidecar=server.socket)
-    load_closed.close()
+    # What a first job leaves for good, the index, is there after it.
+    first = load(sidecar=server.socket)
+    assert len(list(first)) == 13
+    first.close()
     assert within(5, lambda: memfd_bytes(pid) == 0), "the first job's ring is gone"
     before = descriptors(pid), memfd_bytes(pid)
     trainer = script(TAKE_TWO, dataset.pattern, env={"FEEDLINE_SOCKET": server.socket})
@@ -235,8 +236,9 @@ def silent_sidecar(tmp_path):
 
 CTRL_C = """
 {before}
-say("waiting")
-try: {wait}
+try:
+    say("waiting")
+    {wait}
 except KeyboardInterrupt: say("interrupted", time.time())
 {after}
 """
@@ -245,6 +247,8 @@ except KeyboardInterrupt: say("interrupted", time.time())
 def check_ctrl_c(waiting, stop) -> float:
     assert waiting.hear() == ["waiting"]
     stop()
+    status = Path(f"/proc/{waiting.process.pid}/stat")
+    assert within(10, lambda: status.read_text().rpartition(")")[2].split()[0] == "S"), "it waits"
     sent = time.time()
     waiting.process.send_signal(signal.SIGINT)
     word, at = waiting.hear()
@@ -350,7 +354,7 @@ os.close(write)
 say(os.read(read, 1000).decode(), os.waitpid(pid, 0)[1])
 say([batch.sample_keys] + [batch.sample_keys for batch in iterator] == expected)
 """
-    assert script(BORROWING + code, dataset.pattern).finish()[0] == [["well", 0], [True]]
+    assert script(BORROWING + code, dataset.pattern, env={"FEEDLINE_TENSORS": "torch"}).finish()[0] == [["well", 0], [True]]
 
 
 #: Batches large enough to lie in the ring.
