@@ -6,8 +6,8 @@
 #![expect(unsafe_code, reason = "the buffer protocol hands raw memory to Python")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::AtomicU8;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use feedline_loader::client::Lease;
 use feedline_loader::{Error, Result};

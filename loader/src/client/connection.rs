@@ -40,7 +40,8 @@ impl Connection {
             Error::config(format!("the socket path {} is longer than the system allows (107 bytes)", path.display()))
         })?;
         connect(&socket, &address).map_err(refused)?;
-        rustix::io::ioctl_fionbio(&socket, true).map_err(|source| Error::system("make a socket non-blocking", source))?;
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|source| Error::system("make a socket non-blocking", source))?;
         let mut connection = Self { socket, received: Vec::new(), descriptors: Vec::new(), sidecar_pid: 0 };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         connection.send(&ClientMessage::Hello { protocol: PROTOCOL_VERSION, version }, &[])?;

@@ -75,13 +75,17 @@ impl Stream {
         spec.check()?;
         let mut connection = Connection::open(socket, timeout, poll)?;
         let mut descriptors = Vec::new();
-        let indices = attach(&mut descriptors, attachments.indices.map(|list| list.iter().map(|index| index.to_le_bytes())))?;
-        let weights = attach(&mut descriptors, attachments.weights.map(|list| list.iter().map(|weight| weight.to_le_bytes())))?;
+        let indices =
+            attach(&mut descriptors, attachments.indices.map(|list| list.iter().map(|index| index.to_le_bytes())))?;
+        let weights =
+            attach(&mut descriptors, attachments.weights.map(|list| list.iter().map(|weight| weight.to_le_bytes())))?;
         connection.send(&ClientMessage::Open { spec: Box::new(spec.clone()), indices, weights }, &descriptors)?;
         let info = wait_opened(&mut connection, timeout, poll)?;
         let ring = RingReader::map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
-        let cursor = Cursor { generation: 0, sequence: 0, epoch: 0, position: 0, batch: 0, batches: info.batches_per_epoch };
-        let window = Window { started: Instant::now(), client: ClientFigures::default(), base: StreamFigures::default() };
+        let cursor =
+            Cursor { generation: 0, sequence: 0, epoch: 0, position: 0, batch: 0, batches: info.batches_per_epoch };
+        let window =
+            Window { started: Instant::now(), client: ClientFigures::default(), base: StreamFigures::default() };
         Ok(Self { connection, ring, info, cursor, window, failure: None, pid: std::process::id() })
     }
 
@@ -113,7 +117,8 @@ impl Stream {
         if self.cursor.epoch == epoch && self.cursor.position == position {
             return Ok(());
         }
-        let generation = self.cursor.generation.checked_add(1).ok_or_else(|| Error::config("too many seeks of one stream"))?;
+        let generation =
+            self.cursor.generation.checked_add(1).ok_or_else(|| Error::config("too many seeks of one stream"))?;
         self.connection.send(&ClientMessage::Seek { generation, epoch, position }, &[])?;
         let batches = self.info.batches_from(position);
         self.cursor = Cursor { generation, sequence: 0, epoch, position, batch: 0, batches };
@@ -142,7 +147,8 @@ impl Stream {
         self.cursor.batch += 1;
         self.cursor.position = lease.end_position();
         if failed {
-            let report = lease.report()?.into_iter().next().ok_or_else(|| Error::protocol("a failed batch gives no reason"))?;
+            let report =
+                lease.report()?.into_iter().next().ok_or_else(|| Error::protocol("a failed batch gives no reason"))?;
             return Err(Error::Sample { report });
         }
         self.window.client.batches += 1;
@@ -270,7 +276,8 @@ fn attach<const N: usize>(
     let Some(list) = list else { return Ok(None) };
     let count = list.len() as u64;
     let bytes: Vec<u8> = list.flatten().collect();
-    descriptors.push(memfd::with_contents("feedline-list", &bytes).map_err(|source| Error::system("attach a list", source))?);
+    descriptors
+        .push(memfd::with_contents("feedline-list", &bytes).map_err(|source| Error::system("attach a list", source))?);
     Ok(Some(count))
 }
 

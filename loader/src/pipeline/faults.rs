@@ -94,7 +94,8 @@ impl FaultLedger {
     }
 
     fn over(&self, tried: u64, headline: &str) -> Error {
-        let mut message = format!("{headline}; mend the data, or raise the budget\n  class          count  first example");
+        let mut message =
+            format!("{headline}; mend the data, or raise the budget\n  class          count  first example");
         for (class, totals) in self.totals() {
             let _ = write!(message, "\n  {:<13} {:>6}  {}", class.name(), totals.count, totals.first);
         }

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
+use super::Waker;
 use super::cursor::{Cursor, NextRow};
 use super::files::FileTable;
 use super::open_batch::OpenBatch;
 use super::row::{PARTS_MAX, Part, Parts, RowWork, spans};
 use super::stream::{Stream, StreamId};
-use super::Waker;
 use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::plan::SampleId;
 use crate::read::{Arena, Completion, ReadBuffer, ReadRequest, Reader};
@@ -164,7 +164,8 @@ impl Feeder {
 
     fn add(&mut self, stream: Arc<Stream>) {
         let watched = self.epoll.add(stream.ring().freed_fd(), stream.id().0, Trigger::Edge);
-        match watched.map_err(|source| Error::system("watch a ring", source)).and_then(|()| Cursor::new(stream.clone())) {
+        match watched.map_err(|source| Error::system("watch a ring", source)).and_then(|()| Cursor::new(stream.clone()))
+        {
             Ok(cursor) => self.cursors.push(cursor),
             Err(error) => stream.fail(error),
         }

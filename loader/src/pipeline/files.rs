@@ -32,7 +32,12 @@ pub(super) struct FileTable {
 impl FileTable {
     /// Shard `number` of `dataset`, opened if it was not, with one read counted on it; `None` when too many shards
     /// have reads in flight.
-    pub(super) fn acquire(&mut self, dataset: &Arc<Dataset>, number: u32, reader: &mut dyn Reader) -> Result<Option<FileId>> {
+    pub(super) fn acquire(
+        &mut self,
+        dataset: &Arc<Dataset>,
+        number: u32,
+        reader: &mut dyn Reader,
+    ) -> Result<Option<FileId>> {
         self.clock += 1;
         let key = shard_key(dataset, number);
         if let Some(shard) = self.open.get_mut(&key) {

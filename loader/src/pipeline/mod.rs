@@ -80,7 +80,8 @@ impl Pipeline {
         let (work, queue) = crossbeam_channel::bounded(queue_rows as usize);
         let threads = (0..workers)
             .map(|number| {
-                let worker = worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
+                let worker =
+                    worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
                 spawn(format!("feedline-work{number}"), move || worker.run())
             })
             .collect::<Result<Vec<_>>>()?;

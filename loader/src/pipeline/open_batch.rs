@@ -35,7 +35,13 @@ pub struct BatchPlace {
 }
 
 impl OpenBatch {
-    pub(super) fn new(stream: Arc<Stream>, slot: WritableSlot, plan: BatchPlan, place: BatchPlace, waker: Arc<Waker>) -> Self {
+    pub(super) fn new(
+        stream: Arc<Stream>,
+        slot: WritableSlot,
+        plan: BatchPlan,
+        place: BatchPlace,
+        waker: Arc<Waker>,
+    ) -> Self {
         let remaining = AtomicU32::new(plan.row_count);
         let (failed, published) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { stream, slot, plan, place, remaining, failed, published, faults: Mutex::new(Vec::new()), waker }

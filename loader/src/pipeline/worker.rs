@@ -112,7 +112,11 @@ impl Worker {
             if let Some(found) = &work.fault {
                 return Err(fault(range.offset, found.clone()));
             }
-            let bytes = if range.len == 0 { &[] } else { work.parts.bytes(range).expect("the feeder read what the selector selects") };
+            let bytes = if range.len == 0 {
+                &[]
+            } else {
+                work.parts.bytes(range).expect("the feeder read what the selector selects")
+            };
             self.fields
                 .run(recipe, bytes, draw, |row| batch.slot.store(field, work.row, row))
                 .map_err(|found| fault(range.offset, found))?;

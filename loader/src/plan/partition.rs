@@ -82,7 +82,8 @@ impl Partition {
     pub(super) fn rows(&self, positions: u64, start: u64, index: u64) -> Rows {
         let global_first = start + index * self.global_batch();
         let global_rows = self.global_batch().min(positions - global_first);
-        let (rank, world_size, batch_size) = (u64::from(self.rank), u64::from(self.world_size), u64::from(self.batch_size));
+        let (rank, world_size, batch_size) =
+            (u64::from(self.rank), u64::from(self.world_size), u64::from(self.batch_size));
         let (offset, rows) = if global_rows == self.global_batch() || self.tail == Tail::Pad {
             (rank * batch_size, batch_size)
         } else {

@@ -37,7 +37,10 @@ impl Source {
             return Err(Error::config("indices= is empty: name at least one sample"));
         }
         if let Some(beyond) = indices.iter().find(|index| **index >= sample_count) {
-            return Err(Error::config(format!("indices= has {beyond}, and the dataset has samples 0 to {}", sample_count - 1)));
+            return Err(Error::config(format!(
+                "indices= has {beyond}, and the dataset has samples 0 to {}",
+                sample_count - 1
+            )));
         }
         Ok(Self::Indices(indices.into()))
     }
@@ -45,9 +48,14 @@ impl Source {
     /// `length` draws, sample i with probability weights\[i\] / sum.
     pub fn weighted(weights: Vec<f64>, sample_count: u64, length: u64) -> Result<Self> {
         if weights.len() as u64 != sample_count {
-            return Err(Error::config(format!("weights= has {} entries for {sample_count} samples: give one each", weights.len())));
+            return Err(Error::config(format!(
+                "weights= has {} entries for {sample_count} samples: give one each",
+                weights.len()
+            )));
         }
-        if let Some((index, weight)) = weights.iter().enumerate().find(|(_, weight)| !weight.is_finite() || **weight < 0.0) {
+        if let Some((index, weight)) =
+            weights.iter().enumerate().find(|(_, weight)| !weight.is_finite() || **weight < 0.0)
+        {
             return Err(Error::config(format!("weights[{index}] is {weight}: weights are finite and not negative")));
         }
         if length == 0 {

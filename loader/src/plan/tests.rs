@@ -131,7 +131,8 @@ fn epochs_differ_and_repeat() {
 
 #[test]
 fn refusals_name_the_way_out() {
-    let refusal = |samples, world_size, batch_size, tail| plan(samples, world_size, batch_size, tail)(0).unwrap_err().to_string();
+    let refusal =
+        |samples, world_size, batch_size, tail| plan(samples, world_size, batch_size, tail)(0).unwrap_err().to_string();
     assert!(refusal(10, 1, 11, Tail::Drop).contains("drop_last=False"));
     assert!(refusal(9, 4, 2, Tail::Short).contains("tail=\"pad\""));
     assert!(Source::all(0).is_err());

@@ -125,7 +125,8 @@ impl RingReader {
         if self.check_owner().is_err() {
             return 0;
         }
-        let ready = |index: &u32| state::ready_generation(self.control.slot(*index).state.load(Ordering::Relaxed)).is_some();
+        let ready =
+            |index: &u32| state::ready_generation(self.control.slot(*index).state.load(Ordering::Relaxed)).is_some();
         (0..self.control.slot_count()).filter(ready).count() as u32
     }
 

@@ -10,9 +10,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::Service;
 use super::datasets::{check_roots, classes_beside};
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
-use super::Service;
 use super::quarantine::Proposals;
 use crate::error::{Error, FaultReport, Result};
 use crate::pipeline::{Stream, StreamEvent, StreamOptions};
@@ -83,7 +83,10 @@ impl Connection {
             return Ok(());
         }
         tracing::warn!("refused a client of uid {}", peer.uid);
-        Err(Error::config(format!("this sidecar serves uid {own}, not uid {}: ask its operator for --allow-uid", peer.uid)))
+        Err(Error::config(format!(
+            "this sidecar serves uid {own}, not uid {}: ask its operator for --allow-uid",
+            peer.uid
+        )))
     }
 
     async fn handle(
@@ -116,7 +119,8 @@ impl Connection {
                 Ok(())
             }
             ClientMessage::Figures => {
-                let stream = self.stream.as_ref().ok_or_else(|| Error::protocol("no stream is open to have figures"))?;
+                let stream =
+                    self.stream.as_ref().ok_or_else(|| Error::protocol("no stream is open to have figures"))?;
                 let figures = Box::new(stream.figures(self.service.pipeline.stages()));
                 self.send(&ServerMessage::Figures { figures }, &[]).await
             }
@@ -194,7 +198,8 @@ impl Connection {
     /// The list that the client attached as the next descriptor.
     fn take_list<T>(&mut self, count: Option<u64>, decode: impl Fn([u8; 8]) -> T) -> Result<Option<Vec<T>>> {
         let Some(count) = count else { return Ok(None) };
-        let descriptor = self.descriptors.pop_front().ok_or_else(|| Error::protocol("a list was announced and not attached"))?;
+        let descriptor =
+            self.descriptors.pop_front().ok_or_else(|| Error::protocol("a list was announced and not attached"))?;
         let bytes = count.checked_mul(8).filter(|bytes| *bytes <= LIST_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| Error::protocol(format!("a list of {count} entries is over the limit")))?;
         let contents = memfd::read_contents(&descriptor, bytes)
@@ -233,8 +238,10 @@ impl Connection {
         let mut sent = 0;
         while sent < frame.len() {
             let attached = if sent == 0 { borrowed.as_slice() } else { &[] };
-            let written =
-                self.socket.async_io(Interest::WRITABLE, || socket::send(self.socket.as_fd(), &frame[sent..], attached)).await;
+            let written = self
+                .socket
+                .async_io(Interest::WRITABLE, || socket::send(self.socket.as_fd(), &frame[sent..], attached))
+                .await;
             sent += written.map_err(|source| Error::system("answer a client", source))?;
         }
         Ok(())
@@ -247,7 +254,8 @@ impl Connection {
                 return Ok(Some(message));
             }
             let mut chunk = [0; 16384];
-            let read = self.socket.async_io(Interest::READABLE, || socket::receive(self.socket.as_fd(), &mut chunk)).await;
+            let read =
+                self.socket.async_io(Interest::READABLE, || socket::receive(self.socket.as_fd(), &mut chunk)).await;
             match read {
                 Ok(read) if read.bytes == 0 => return Ok(None),
                 Ok(read) => {
@@ -286,6 +294,8 @@ fn source(spec: &JobSpec, sample_count: u64, indices: Option<Vec<u64>>, weights:
         (None, None) => Source::all(sample_count),
         (Some(indices), None) => Source::indices(indices, sample_count),
         (None, Some(weights)) => Source::weighted(weights, sample_count, spec.epoch_length.unwrap_or(sample_count)),
-        (Some(_), Some(_)) => Err(Error::config("indices= and weights= exclude each other: set the weight of left-out samples to 0")),
+        (Some(_), Some(_)) => {
+            Err(Error::config("indices= and weights= exclude each other: set the weight of left-out samples to 0"))
+        }
     }
 }

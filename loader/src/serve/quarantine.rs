@@ -48,6 +48,7 @@ fn open(folder: &Path, shard: &str) -> Result<(PathBuf, File)> {
     std::fs::create_dir_all(folder).map_err(|source| Error::io("make", folder, source))?;
     let name = blake3::hash(shard.as_bytes()).to_hex();
     let path = folder.join(format!("{}.jsonl", &name[..32]));
-    let file = OpenOptions::new().create(true).append(true).open(&path).map_err(|source| Error::io("open", &path, source))?;
+    let file =
+        OpenOptions::new().create(true).append(true).open(&path).map_err(|source| Error::io("open", &path, source))?;
     Ok((path, file))
 }

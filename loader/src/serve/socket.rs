@@ -25,7 +25,10 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, SocketFile)> {
             return Err(Error::config(format!("{} exists and is no socket: choose another path", path.display())));
         }
         if UnixStream::connect(path).is_ok() {
-            return Err(Error::config(format!("a sidecar listens at {} already: use it, or choose another path", path.display())));
+            return Err(Error::config(format!(
+                "a sidecar listens at {} already: use it, or choose another path",
+                path.display()
+            )));
         }
         std::fs::remove_file(path).map_err(|source| Error::io("remove the stale socket", path, source))?;
     }

@@ -43,7 +43,10 @@ pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
 pub fn read_contents(memory: &OwnedFd, bytes: u64) -> io::Result<Vec<u8>> {
     let found = u64::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
     if found < bytes {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{found} bytes where {bytes} were announced")));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            format!("{found} bytes where {bytes} were announced"),
+        ));
     }
     let mut contents = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
     let mut read = 0;

@@ -112,7 +112,9 @@ impl StreamFigures {
             faults: self
                 .faults
                 .iter()
-                .map(|(class, count)| (class.clone(), count.saturating_sub(base.faults.get(class).copied().unwrap_or(0))))
+                .map(|(class, count)| {
+                    (class.clone(), count.saturating_sub(base.faults.get(class).copied().unwrap_or(0)))
+                })
                 .filter(|(_, count)| *count > 0)
                 .collect(),
             waiting_s: grown(&self.waiting_s, &base.waiting_s),

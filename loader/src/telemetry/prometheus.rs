@@ -25,7 +25,12 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
     single("feedline_workers", "gauge", "Decode threads.", f64::from(stages.workers));
     single("feedline_worker_busy_seconds_total", "counter", "Time that decode threads were busy.", stages.busy_s);
     single("feedline_uptime_seconds", "gauge", "Time since the sidecar started.", stages.uptime_s);
-    single("feedline_reads_in_flight", "gauge", "Reads submitted and not completed.", f64::from(stages.reads_in_flight));
+    single(
+        "feedline_reads_in_flight",
+        "gauge",
+        "Reads submitted and not completed.",
+        f64::from(stages.reads_in_flight),
+    );
     single("feedline_decode_queue_rows", "gauge", "Rows waiting for a worker.", f64::from(stages.decode_queue));
     single(
         "feedline_oversized_reads_total",
@@ -48,9 +53,16 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
     per_stream("feedline_read_seconds_total", "counter", "Time of reads in flight, summed over reads.", |f| f.read_s);
     per_stream("feedline_decode_seconds_total", "counter", "Time of workers, summed over workers.", |f| f.decode_s);
     per_stream("feedline_rows_replaced_total", "counter", "Rows that a substitute fills.", |f| f.replaced as f64);
-    per_stream("feedline_ring_full_seconds_total", "counter", "Time with every slot ready or held (sampled).", |f| f.full_s);
+    per_stream("feedline_ring_full_seconds_total", "counter", "Time with every slot ready or held (sampled).", |f| {
+        f.full_s
+    });
 
-    header(&mut text, "feedline_client_waiting_seconds_total", "counter", "Time the client waited, by cause (sampled).");
+    header(
+        &mut text,
+        "feedline_client_waiting_seconds_total",
+        "counter",
+        "Time the client waited, by cause (sampled).",
+    );
     for stream in streams {
         for (cause, seconds) in &stream.figures.waiting_s {
             let labels = labels(stream);
@@ -86,7 +98,10 @@ mod tests {
         let stream = MetricsStream { job: "a\"b\n".into(), rank: 3, figures };
         let text = render(&StageFigures::default(), &[stream]);
         assert!(text.contains("feedline_rows_total{job=\"a\\\"b\\n\",rank=\"3\"} 7\n"), "{text}");
-        assert!(text.contains("feedline_bad_samples_total{job=\"a\\\"b\\n\",rank=\"3\",class=\"corrupt\"} 2\n"), "{text}");
+        assert!(
+            text.contains("feedline_bad_samples_total{job=\"a\\\"b\\n\",rank=\"3\",class=\"corrupt\"} 2\n"),
+            "{text}"
+        );
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let name = line.split(['{', ' ']).next().unwrap();
             assert!(text.contains(&format!("# TYPE {name} ")), "{name} has no type");

@@ -104,29 +104,38 @@ fn classify(client: &ClientFigures, sidecar: &StreamFigures, wait_share: f64) ->
         (waiting("slots"), VerdictClass::WaitingOnSlots),
         (waiting("start"), VerdictClass::StartUp),
     ];
-    let (longest, class) = ranked.into_iter().reduce(|best, next| if next.0 > best.0 { next } else { best }).expect("four causes");
+    let (longest, class) =
+        ranked.into_iter().reduce(|best, next| if next.0 > best.0 { next } else { best }).expect("four causes");
     // Waits shorter than a tick may escape the sampler; workers that were busy most of the time then tell.
     if longest > 0.0 { class } else { VerdictClass::WaitingOnDecode }
 }
 
 fn words(class: VerdictClass, wait_share: f64, client: &ClientFigures, sidecar: &StreamFigures) -> String {
-    let waited = format!("{:.1} % of the time waiting ({:.2} of {:.2} s)", wait_share * 100.0, client.waited_s, client.wall_s);
+    let waited =
+        format!("{:.1} % of the time waiting ({:.2} of {:.2} s)", wait_share * 100.0, client.waited_s, client.wall_s);
     let workers = sidecar.stages.workers;
     match class {
         VerdictClass::Fed => format!("fed: {waited}; loader and trainer keep pace"),
         VerdictClass::TrainerBound => format!("trainer-bound: {waited}; batches are ready before they are asked for"),
         VerdictClass::WaitingOnStorage => {
             let rate = if client.wall_s > 0.0 { sidecar.read_bytes as f64 / client.wall_s / 1e6 } else { 0.0 };
-            format!("waiting on storage: {waited}; reads deliver {rate:.0} MB/s; faster or local storage would help, or order='block'")
+            format!(
+                "waiting on storage: {waited}; reads deliver {rate:.0} MB/s; faster or local storage would help, or order='block'"
+            )
         }
         VerdictClass::WaitingOnDecode => {
-            format!("waiting on decode: {waited}; {workers} worker(s) are busy; more cores or smaller images would help")
+            format!(
+                "waiting on decode: {waited}; {workers} worker(s) are busy; more cores or smaller images would help"
+            )
         }
         VerdictClass::WaitingOnSlots => {
             format!("waiting on slots: {waited}; the trainer holds every batch; release batches or raise slots=")
         }
         VerdictClass::StartUp => {
-            format!("start-up: {waited}, of which {:.2} s for the first batch; a longer run tells more", client.first_batch_s)
+            format!(
+                "start-up: {waited}, of which {:.2} s for the first batch; a longer run tells more",
+                client.first_batch_s
+            )
         }
         VerdictClass::Unknown => "unknown".to_owned(),
     }
