@@ -1,5 +1,6 @@
-//! The life of a slot under the model checker: every interleaving and every reordering that the memory model allows,
-//! of the very code in [`super::state`]. Rows are checked cells: an access that is not ordered fails the test.
+//! The life of a slot under the model checker: all interleavings of up to three forced switches, with the
+//! reorderings that the checker models, of the very code in [`super::state`]. Rows are checked cells: an access that is
+//! not ordered fails the test.
 
 use std::sync::atomic::Ordering;
 
