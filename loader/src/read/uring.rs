@@ -346,9 +346,9 @@ fn register_memory(ring: &mut Ring, arena: &Arena, notes: &mut Vec<String>) {
         }
         bytes /= 2;
     }
-    let why = refused.map_or("not tried".to_owned(), |error| errno_name(&error));
-    let limit = limit.map_or("no limit".to_owned(), |limit| Mebibytes(limit as u64).to_string());
-    notes.push(format!("no registered buffers ({why}; limit on locked memory, ulimit -l: {limit})"));
+    let why = refused.map_or("too low".to_owned(), |error| errno_name(&error));
+    let limit = limit.map_or("none".to_owned(), |limit| Mebibytes(limit as u64).to_string());
+    notes.push(format!("no registered buffers (limit on locked memory, ulimit -l: {limit}: {why})"));
 }
 
 /// How much this process's user may lock, `None` without a limit.

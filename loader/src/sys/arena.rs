@@ -294,7 +294,10 @@ mod tests {
 
     use super::*;
 
-    const PAGE: usize = 4096;
+    /// One page of this machine.
+    fn page() -> usize {
+        rustix::param::page_size()
+    }
 
     /// Free pages, and that the free list is sorted and joined.
     fn free_pages(arena: &mut Arena) -> u32 {
@@ -308,7 +311,7 @@ mod tests {
     proptest! {
         #[test]
         fn buffers_never_overlap_and_all_come_back(steps in prop::collection::vec((0_u64..90_000, any::<prop::sample::Index>()), 1..300)) {
-            let mut arena = Arena::new(64 * PAGE).expect("arena");
+            let mut arena = Arena::new(64 * page()).expect("arena");
             let capacity = arena.free.capacity();
             let mut held: Vec<(u8, ReadBuffer)> = Vec::new();
             for (mark, (len, index)) in steps.into_iter().enumerate() {
@@ -323,7 +326,7 @@ mod tests {
                 }
                 for (mark, buffer) in &held {
                     // Pages are whole, so a sample of each shows an overlap.
-                    prop_assert!(buffer.as_slice().iter().step_by(PAGE / 4).all(|byte| byte == mark));
+                    prop_assert!(buffer.as_slice().iter().step_by(page() / 4).all(|byte| byte == mark));
                     prop_assert!(buffer.as_slice().last().is_none_or(|byte| byte == mark));
                 }
             }
@@ -335,9 +338,9 @@ mod tests {
 
     #[test]
     fn no_room_is_not_an_error() {
-        let mut arena = Arena::new(8 * PAGE).expect("arena");
-        assert_eq!(arena.bytes(), 8 * PAGE);
-        let mut quarter = || arena.allocate(2 * PAGE as u64).expect("allowed");
+        let mut arena = Arena::new(8 * page()).expect("arena");
+        assert_eq!(arena.bytes(), 8 * page());
+        let mut quarter = || arena.allocate(2 * page() as u64).expect("allowed");
         let four = [quarter(), quarter(), quarter(), quarter()];
         assert!(four.iter().all(Option::is_some), "four reads of one row always fit");
         assert!(quarter().is_none());
@@ -349,8 +352,8 @@ mod tests {
 
     #[test]
     fn what_is_too_large_gets_memory_of_its_own() {
-        let mut arena = Arena::new(8 * PAGE).expect("arena");
-        let mut own = arena.allocate(2 * PAGE as u64 + 1).expect("allowed").expect("room");
+        let mut arena = Arena::new(8 * page()).expect("arena");
+        let mut own = arena.allocate(2 * page() as u64 + 1).expect("allowed").expect("room");
         own.as_mut_slice().fill(1);
         assert_eq!((arena.oversized(), free_pages(&mut arena)), (1, 8));
         let largest: Vec<_> = (0..4).map(|_| arena.allocate(u64::from(READ_BYTES_MAX)).expect("allowed")).collect();
@@ -374,7 +377,7 @@ mod tests {
 
     #[test]
     fn the_mapping_goes_with_its_last_user() {
-        let mut arena = Arena::new(8 * PAGE).expect("arena");
+        let mut arena = Arena::new(8 * page()).expect("arena");
         let memory = Arc::downgrade(arena.shared());
         let mut buffer = arena.allocate(10).expect("allowed").expect("room");
         drop(arena);
