@@ -241,8 +241,8 @@ impl Inner {
 
 /// A job spec from JSON, checked.
 pub fn parse_spec(py: Python<'_>, spec: &str) -> PyResult<JobSpec> {
-    let spec: JobSpec =
-        serde_json::from_str(spec).map_err(|error| PyValueError::new_err(format!("the job spec is malformed: {error}")))?;
+    let spec: JobSpec = serde_json::from_str(spec)
+        .map_err(|error| PyValueError::new_err(format!("the job spec is malformed: {error}")))?;
     check(&spec).map_err(|error| to_python(py, &error, None))?;
     Ok(spec)
 }
