@@ -171,7 +171,6 @@ impl BatchInfo {
 impl BatchInfo {
     /// The keys of the samples, whether each row counts (false for the repeats of ``tail="pad"``), and the faults as a
     /// JSON list. Read from the slot, which this object then still holds.
-    #[expect(clippy::type_complexity, reason = "one tuple for Python to unpack")]
     fn words(&self, py: Python<'_>) -> PyResult<(Vec<String>, Vec<bool>, String)> {
         let words = match &self.words {
             WordsPlace::Slot(lease) => Words::read(lease).map_err(|error| to_python(py, &error, None))?,

@@ -168,6 +168,27 @@ def test_nothing_is_left_of_a_dead_trainer(script, serve, dataset, load, number)
     assert len(list(load(sidecar=server.socket))) == 13
 
 
+def anonymous_kib(pid: int) -> int:
+    """Resident private memory, which the page cache and the rings are no part of."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0])
+
+
+def test_memory_stays_flat_over_epochs(serve, load) -> None:
+    server = serve("--workers", "2")
+    loader = load(sidecar=server.socket)
+
+    def epochs(count: int) -> tuple[int, int]:
+        for _ in range(count):
+            for _batch in loader:
+                pass
+        return anonymous_kib(server.process.pid), anonymous_kib(os.getpid())
+
+    before, after = epochs(5), epochs(20)
+    grown = [now - then for then, now in zip(before, after, strict=True)]
+    assert max(grown) < 4096, f"KiB grown over 20 epochs: sidecar {grown[0]}, trainer {grown[1]}"
+
+
 # The sidecar dies.
 
 

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import SupportsFloat, SupportsIndex, final
 from typing_extensions import Buffer
 
-__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "check_spec", "expand_shards", "main", "usable_cores", "version"]
+__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "check_spec", "draw_geometry", "expand_shards", "main", "usable_cores", "version"]
 
 @final
 class Anchor:
@@ -134,9 +134,16 @@ def check_spec(spec: str) -> None:
     Raises ValueError, with the way out, when the job `spec` (JSON) asks for what cannot be.
     """
 
+def draw_geometry(transforms: str, width: SupportsIndex, height: SupportsIndex, seed: SupportsIndex, epoch: SupportsIndex, sample: SupportsIndex) -> str:
+    """
+    What the `transforms` (JSON list) do to an image of `width` x `height` that is number `sample` of its dataset: a JSON
+    list of resamples, each a ``source`` box (left, top, width, height) that is resized to ``resized`` (width, height), of
+    which ``window`` (left, top, width, height) is kept, ``mirrored`` or not.
+    """
+
 def expand_shards(patterns: SupportsGetItem[int, str]) -> list[str]:
     """
-    The shard files that absolute paths and patterns (braces, globs) name, in order.
+    The shard files that `patterns` (paths, braces, globs, ``::`` between) name, in order, as absolute paths.
     """
 
 def main(argv: SupportsGetItem[int, str]) -> int:
