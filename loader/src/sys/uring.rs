@@ -253,15 +253,21 @@ impl Ring {
 
     /// Submits what waits, then sleeps until something has happened or `timeout` is over; a signal also ends it.
     pub fn enter(&mut self, timeout: Duration) -> io::Result<()> {
-        if !self.enabled {
-            self.ring.submitter().register_enable_rings()?;
-            self.enabled = true;
-        }
+        self.enable()?;
         let timeout = Timespec::from(timeout);
         match self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&timeout)) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => Ok(()),
             result => result.map(drop),
         }
+    }
+
+    /// Makes this thread the one that submits, if there is none yet.
+    fn enable(&mut self) -> io::Result<()> {
+        if !self.enabled {
+            self.ring.submitter().register_enable_rings()?;
+            self.enabled = true;
+        }
+        Ok(())
     }
 
     /// The next thing that has happened.
@@ -356,6 +362,7 @@ pub fn probe(task_run: TaskRun) -> Result<(), Refusal> {
     const WORDS: &[u8] = b"io_uring reads";
 
     let mut ring = Ring::new(1, task_run)?;
+    ring.enable().map_err(Refusal::new("io_uring_register"))?;
     let prepare = || -> io::Result<_> {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let file = rustix::fs::memfd_create("feedline-probe", flags)?;
