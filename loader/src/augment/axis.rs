@@ -133,8 +133,8 @@ impl Axis {
         self.source.clone()
     }
 
-    /// Number of outputs.
-    pub fn len(&self) -> usize {
+    /// Number of outputs, at least 1.
+    pub fn output_count(&self) -> usize {
         self.first.len()
     }
 
@@ -178,9 +178,9 @@ mod tests {
         let mut axis = Axis::default();
         axis.prepare(source, target, range.clone(), mirrored);
         let width = axis.source().end - axis.source().start;
-        assert_eq!(axis.len(), range.len());
+        assert_eq!(axis.output_count(), range.len());
         assert!(axis.source().end <= source);
-        for output in 0..axis.len() {
+        for output in 0..axis.output_count() {
             let case = format!("output {output} of {source} -> {target}, {range:?}");
             let pairs = axis.pairs_of(output);
             let sum: i32 = pairs.iter().flat_map(|pair| pair.weights()).sum();

@@ -91,7 +91,7 @@ fn decode(decoder: &mut Decoder, bytes: &[u8], region: Option<Region>) -> Result
     let region = region.unwrap_or(Region::whole(size.0, size.1));
     let mut strips = image.region(region)?;
     let mut pixels = Vec::new();
-    while let Some(strip) = strips.next()? {
+    while let Some(strip) = strips.next_strip()? {
         for row in 0..strip.rows as usize {
             pixels.extend_from_slice(&strip.bytes[row * strip.stride..][..3 * region.width as usize]);
         }

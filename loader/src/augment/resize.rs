@@ -117,7 +117,7 @@ impl Resampler {
         let rows = visible.top as u32..visible.top as u32 + visible.height;
         self.horizontal.prepare(stage.source.width, resized_width, columns, stage.mirrored);
         self.vertical.prepare(stage.source.height, resized_height, rows, false);
-        self.ring.prepare(self.horizontal.len(), layout, 2 * self.vertical.pair_count() as u32)?;
+        self.ring.prepare(self.horizontal.output_count(), layout, 2 * self.vertical.pair_count() as u32)?;
         let (columns, rows) = (self.horizontal.source(), self.vertical.source());
         Ok(Region {
             left: stage.source.left + columns.start,
@@ -134,11 +134,11 @@ impl Resampler {
         target: &mut Target<'_>,
         (left, top): (u32, u32),
     ) -> Result<(), SampleFault> {
-        let outputs = self.vertical.len();
+        let outputs = self.vertical.output_count();
         let mut rows_in = 0;
         let mut next = 0;
         while next < outputs {
-            let strip = strips.next()?.expect("the region has every row that the outputs need");
+            let strip = strips.next_strip()?.expect("the region has every row that the outputs need");
             self.take_rows(strip.bytes, strip.stride, rows_in..rows_in + strip.rows);
             rows_in += strip.rows;
             while next < outputs && self.vertical.end_of(next) <= rows_in {
@@ -159,7 +159,7 @@ impl Resampler {
         let axis = &self.horizontal;
         if axis.is_copy() && self.ring.plane_stride.is_none() {
             for (index, &place) in places.iter().enumerate() {
-                let bytes = 3 * axis.len();
+                let bytes = 3 * axis.output_count();
                 self.ring.bytes[place..place + bytes].copy_from_slice(&source[index * stride..][..bytes]);
             }
             return;
@@ -194,7 +194,7 @@ impl Resampler {
             let row = first + 2 * pair;
             self.pair_rows.push([self.ring.place(row), self.ring.place(row + 1)]);
         }
-        let columns = self.horizontal.len();
+        let columns = self.horizontal.output_count();
         let row_start = top as usize * target.width as usize + left as usize;
         match self.ring.plane_stride {
             None => {

@@ -166,7 +166,7 @@ pub struct JpegRows<'image> {
 
 impl JpegRows<'_> {
     /// The next rows, or `None` after the last.
-    pub fn next(&mut self) -> Result<Option<Strip<'_>>, SampleFault> {
+    pub fn next_strip(&mut self) -> Result<Option<Strip<'_>>, SampleFault> {
         let rows = STRIP_ROWS.min(self.rows_left);
         if rows == 0 {
             return Ok(None);

@@ -135,9 +135,9 @@ impl<'image> Strips<'image> {
     }
 
     /// The next rows, or `None` after the last.
-    pub fn next(&mut self) -> Result<Option<Strip<'_>>, SampleFault> {
+    pub fn next_strip(&mut self) -> Result<Option<Strip<'_>>, SampleFault> {
         match &mut self.rows {
-            Rows::Jpeg(rows) => rows.next(),
+            Rows::Jpeg(rows) => rows.next_strip(),
             Rows::Pixels { rows_left: 0, .. } => Ok(None),
             Rows::Pixels { bytes, stride, rows_left } => {
                 let rows = STRIP_ROWS.min(*rows_left);

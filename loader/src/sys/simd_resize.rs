@@ -39,6 +39,9 @@ pub struct Horizontal<'axis> {
     pub plane_stride: Option<usize>,
 }
 
+type HorizontalPass = unsafe fn(Horizontal<'_>, [*const u8; ROWS_AT_ONCE], [*mut u8; ROWS_AT_ONCE]);
+type VerticalPass = unsafe fn(&[WeightPair], &[[usize; 2]], &[u8], &mut [u8]);
+
 /// Resamples `rows` rows of RGB. Row r is read at `source[r * source_stride..]` and written at
 /// `target[target_rows[r]..]`; a row may be written up to [`PASS_SLACK`] bytes past its last output.
 pub fn horizontal(job: Horizontal<'_>, source: &[u8], source_stride: usize, target: &mut [u8], target_rows: &[usize]) {
@@ -60,6 +63,14 @@ pub fn horizontal(job: Horizontal<'_>, source: &[u8], source_stride: usize, targ
     let last_row = target_rows.iter().copied().max().unwrap_or_default();
     assert!(last_row + row_extent <= target.len(), "target rows hold every output");
 
+    let pass = match (job.pair_count, job.plane_stride) {
+        (1, None) => horizontal_rows::<1, false> as HorizontalPass,
+        (2, None) => horizontal_rows::<2, false>,
+        (_, None) => horizontal_rows::<0, false>,
+        (1, Some(_)) => horizontal_rows::<1, true>,
+        (2, Some(_)) => horizontal_rows::<2, true>,
+        (_, Some(_)) => horizontal_rows::<0, true>,
+    };
     for start in (0..rows).step_by(ROWS_AT_ONCE) {
         // Fewer rows than are read at once: the last one is made again in its own place.
         let row = |index: usize| (start + index).min(rows - 1);
@@ -72,16 +83,7 @@ pub fn horizontal(job: Horizontal<'_>, source: &[u8], source_stride: usize, targ
         // - each source pointer is readable for `row_reach` bytes and each target pointer writable for `row_extent`
         //   bytes, by the asserts above; `source` and `target` are distinct borrows;
         // - `pairs` holds `pair_count` pairs for each of `first`.
-        unsafe {
-            match (job.pair_count, job.plane_stride) {
-                (1, None) => horizontal_rows::<1, false>(job, sources, targets),
-                (2, None) => horizontal_rows::<2, false>(job, sources, targets),
-                (_, None) => horizontal_rows::<0, false>(job, sources, targets),
-                (1, Some(_)) => horizontal_rows::<1, true>(job, sources, targets),
-                (2, Some(_)) => horizontal_rows::<2, true>(job, sources, targets),
-                (_, Some(_)) => horizontal_rows::<0, true>(job, sources, targets),
-            }
-        }
+        unsafe { pass(job, sources, targets) };
     }
 }
 
@@ -125,12 +127,14 @@ unsafe fn horizontal_rows<const PAIRS: usize, const PLANAR: bool>(
                     let planes =
                         [_mm_cvtsi128_si32(bytes), _mm_extract_epi32::<1>(bytes), _mm_extract_epi32::<2>(bytes)];
                     for (plane, four) in planes.into_iter().enumerate() {
-                        // SAFETY: inside the row's extent, by the caller's contract; unaligned is allowed.
-                        unsafe { target.add(plane * plane_stride + output).cast::<i32>().write_unaligned(four) };
+                        let place: *mut i32 = target.wrapping_add(plane * plane_stride + output).cast();
+                        // SAFETY: four bytes inside the row's extent, by the caller's contract.
+                        unsafe { place.write_unaligned(four) };
                     }
                 } else {
+                    let place = target.wrapping_add(3 * output).cast();
                     // SAFETY: 16 bytes from the group's first output are inside the row's extent.
-                    unsafe { _mm_storeu_si128(target.add(3 * output).cast(), bytes) };
+                    unsafe { _mm_storeu_si128(place, bytes) };
                 }
             }
         }
@@ -157,8 +161,12 @@ unsafe fn output_of_rows<const PAIRS: usize>(
     let mut index = 0;
     while index < pairs.len() {
         let place = offset + 6 * index;
+        let rows = sources.map(|source| source.wrapping_add(place));
         // SAFETY: 16 bytes from the first pixel of a pair are within reach.
-        let loaded = unsafe { [load_rows(sources[0], sources[1], place), load_rows(sources[2], sources[3], place)] };
+        let rows01 = unsafe { load_rows(rows[0], rows[1]) };
+        // SAFETY: likewise.
+        let rows23 = unsafe { load_rows(rows[2], rows[3]) };
+        let loaded = [rows01, rows23];
         add_pair(&mut upper, &mut lower, loaded, pixels01, pairs[index]);
         if PAIRS != 1 && index + 1 < pairs.len() {
             add_pair(&mut upper, &mut lower, loaded, pixels23, pairs[index + 1]);
@@ -200,14 +208,14 @@ fn joined(words: [i16; 2]) -> i32 {
 /// 16 bytes of one row and 16 of another.
 ///
 /// # Safety
-/// Both rows are readable for 16 bytes from `place`.
+/// Both are readable for 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load_rows(row0: *const u8, row1: *const u8, place: usize) -> __m256i {
-    // SAFETY: the caller's contract; unaligned loads.
-    let low = unsafe { _mm_loadu_si128(row0.add(place).cast()) };
+unsafe fn load_rows(row0: *const u8, row1: *const u8) -> __m256i {
+    // SAFETY: the caller's contract; the load may be unaligned.
+    let low = unsafe { _mm_loadu_si128(row0.cast()) };
     // SAFETY: likewise.
-    let high = unsafe { _mm_loadu_si128(row1.add(place).cast()) };
+    let high = unsafe { _mm_loadu_si128(row1.cast()) };
     _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
 }
 
@@ -221,14 +229,14 @@ pub fn vertical(pairs: &[WeightPair], rows: &[[usize; 2]], source: &[u8], target
     assert_eq!(pairs.len(), rows.len());
     let last_row = rows.iter().flatten().copied().max().expect("at least one pair");
     assert!(last_row + target.len() <= source.len(), "rows hold every column");
-    // SAFETY: AVX2 is there, and every row is readable for as many bytes as `target` has, by the asserts.
-    unsafe {
-        match *pairs {
-            [pair] => vertical_columns::<1>(&[pair], &rows[..1], source, target),
-            [pair0, pair1] => vertical_columns::<2>(&[pair0, pair1], &rows[..2], source, target),
-            _ => vertical_columns::<0>(pairs, rows, source, target),
-        }
-    }
+    let pass = match pairs.len() {
+        1 => vertical_columns::<1> as VerticalPass,
+        2 => vertical_columns::<2>,
+        _ => vertical_columns::<0>,
+    };
+    // SAFETY: AVX2 is there, every row is readable for as many bytes as `target` has, and the pairs are as many as the
+    // pass takes, all by the asserts and the match.
+    unsafe { pass(pairs, rows, source, target) };
 }
 
 /// # Safety
@@ -253,8 +261,10 @@ unsafe fn vertical_columns<const PAIRS: usize>(
             let upper_weights = _mm256_set1_epi32(joined(pair.upper));
             let lower_weights = _mm256_set1_epi32(joined(pair.lower));
             let [row0, row1] = rows[index].map(|row| source.as_ptr().wrapping_add(row + column));
-            // SAFETY: 32 bytes from `column` are within both rows.
-            let (bytes0, bytes1) = unsafe { (_mm256_loadu_si256(row0.cast()), _mm256_loadu_si256(row1.cast())) };
+            // SAFETY: 32 bytes from `column` are within the row.
+            let bytes0 = unsafe { _mm256_loadu_si256(row0.cast()) };
+            // SAFETY: likewise.
+            let bytes1 = unsafe { _mm256_loadu_si256(row1.cast()) };
             let low = _mm256_unpacklo_epi8(bytes0, bytes1);
             let high = _mm256_unpackhi_epi8(bytes0, bytes1);
             let words = [
@@ -275,8 +285,9 @@ unsafe fn vertical_columns<const PAIRS: usize>(
         let words0 = _mm256_packus_epi32(join(0), join(1));
         let words1 = _mm256_packus_epi32(join(2), join(3));
         let bytes = _mm256_packus_epi16(words0, words1);
+        let place = target.as_mut_ptr().wrapping_add(column).cast();
         // SAFETY: `column + 32` is at most the target's length.
-        unsafe { _mm256_storeu_si256(target.as_mut_ptr().add(column).cast(), bytes) };
+        unsafe { _mm256_storeu_si256(place, bytes) };
         column += COLUMNS_AT_ONCE;
     }
 }

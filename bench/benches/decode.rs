@@ -1,0 +1,207 @@
+//! How long does one core need from a photo's bytes to its finished row, and where does the time go?
+//!
+//! Unit: one iteration is every photo of the set once; criterion's element rate is photos a second. The photos are those of
+//! `FEEDLINE_PHOTOS` (its folder `small`), else the generated ones of `tests/data/images`; their bytes are in memory.
+//! Time is the thread's CPU time, so that a neighbour on the machine matters little. Each photo gets its own RandomResizedCrop box to 224x224, the same in every benchmark. Leaves out: reading, and the
+//! copy into a slot.
+
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use criterion::measurement::{Measurement, ValueFormatter, WallTime};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use feedline_loader::augment::geometry::Stage;
+use feedline_loader::augment::resize::{Path as ResizePath, Resampler, Target};
+use feedline_loader::augment::{Draw, ImageRecipe, ImageWorker};
+use feedline_loader::decode::{Decoder, Region, STRIP_SLACK, Strips};
+use feedline_loader::spec::{ImageSpec, PixelLayout, Transform};
+use rustix::time::{ClockId, clock_gettime};
+
+const PIXELS_MAX: u64 = 1 << 28;
+const SIDE: u32 = 224;
+
+/// CPU time of the measuring thread.
+struct ThreadTime;
+
+fn thread_time() -> Duration {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+impl Measurement for ThreadTime {
+    type Intermediate = Duration;
+    type Value = Duration;
+
+    fn start(&self) -> Duration {
+        thread_time()
+    }
+
+    fn end(&self, start: Duration) -> Duration {
+        thread_time() - start
+    }
+
+    fn add(&self, first: &Duration, second: &Duration) -> Duration {
+        *first + *second
+    }
+
+    fn zero(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn to_f64(&self, value: &Duration) -> f64 {
+        WallTime.to_f64(value)
+    }
+
+    fn formatter(&self) -> &dyn ValueFormatter {
+        WallTime.formatter()
+    }
+}
+
+struct Photo {
+    bytes: Vec<u8>,
+    draw: Draw,
+    size: (u32, u32),
+    stage: Stage,
+}
+
+fn recipe(layout: PixelLayout) -> ImageRecipe {
+    let transforms = vec![
+        Transform::RandomResizedCrop { size: [SIDE, SIDE], scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] },
+        Transform::RandomHorizontalFlip { p: 0.5 },
+    ];
+    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX }).expect("a fixed size")
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = match std::env::var_os("FEEDLINE_PHOTOS") {
+        Some(root) => Path::new(&root).join("small"),
+        None => {
+            eprintln!("FEEDLINE_PHOTOS is not set: the generated images are measured");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/images")
+        }
+    };
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a folder entry").path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "jpg"));
+    files.sort();
+    files
+}
+
+fn photos(decoder: &mut Decoder) -> Vec<Photo> {
+    let recipe = recipe(PixelLayout::Nhwc);
+    let mut photos = Vec::new();
+    for (index, path) in files().into_iter().enumerate() {
+        let bytes = std::fs::read(&path).expect("a readable photo");
+        let draw = Draw { seed: 0, epoch: 0, sample: index as u64 };
+        // Among the generated images are some that must be refused.
+        let Ok(size) = decoder.open(&bytes, PIXELS_MAX).map(|image| image.size()) else { continue };
+        let stage = recipe.stages(size.0, size.1, draw).expect("within the limits")[0];
+        photos.push(Photo { bytes, draw, size, stage });
+    }
+    photos
+}
+
+/// Decodes a region; returns a byte of each strip, so that nothing is optimised away.
+fn decode(decoder: &mut Decoder, photo: &Photo, region: Region) -> u8 {
+    let mut strips =
+        decoder.open(&photo.bytes, PIXELS_MAX).and_then(|image| image.region(region)).expect("a good photo");
+    let mut sum = 0u8;
+    while let Some(strip) = strips.next_strip().expect("a good photo") {
+        sum = sum.wrapping_add(strip.bytes[0]);
+    }
+    sum
+}
+
+/// The pixels of a photo's box, with slack at the end.
+fn box_pixels(decoder: &mut Decoder, photo: &Photo) -> Vec<u8> {
+    let region = photo.stage.source;
+    let mut strips =
+        decoder.open(&photo.bytes, PIXELS_MAX).and_then(|image| image.region(region)).expect("a good photo");
+    let mut pixels = Vec::new();
+    while let Some(strip) = strips.next_strip().expect("a good photo") {
+        for row in 0..strip.rows as usize {
+            pixels.extend_from_slice(&strip.bytes[row * strip.stride..][..3 * region.width as usize]);
+        }
+    }
+    pixels.extend_from_slice(&[0; STRIP_SLACK]);
+    pixels
+}
+
+fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
+    let mut decoder = Decoder::new().expect("a decoder");
+    let photos = photos(&mut decoder);
+    let mut group = criterion.benchmark_group("photos");
+    group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
+
+    group.bench_function("decode_whole", |bencher| {
+        bencher.iter(|| {
+            for photo in &photos {
+                black_box(decode(&mut decoder, photo, Region::whole(photo.size.0, photo.size.1)));
+            }
+        });
+    });
+    group.bench_function("decode_box", |bencher| {
+        bencher.iter(|| {
+            for photo in &photos {
+                black_box(decode(&mut decoder, photo, photo.stage.source));
+            }
+        });
+    });
+
+    let boxes: Vec<Vec<u8>> = photos.iter().map(|photo| box_pixels(&mut decoder, photo)).collect();
+    let mut output = vec![0; (SIDE * SIDE * 3) as usize];
+    let layouts = [("resize_box", PixelLayout::Nhwc), ("resize_box_nchw", PixelLayout::Nchw)];
+    for (name, layout) in layouts {
+        let mut resampler = Resampler::new(ResizePath::best());
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                for (photo, pixels) in photos.iter().zip(&boxes) {
+                    let Region { width, height, .. } = photo.stage.source;
+                    let stage = Stage { source: Region::whole(width, height), ..photo.stage };
+                    let region = resampler.prepare(&stage, stage.window, layout).expect("within the limits");
+                    let mut strips = Strips::of_pixels(pixels, width, region);
+                    let mut target = Target { pixels: &mut output, width: SIDE, height: SIDE, layout };
+                    resampler.run(&mut strips, &mut target, (0, 0)).expect("pixels in memory");
+                }
+                black_box(&mut output);
+            });
+        });
+    }
+    group.bench_function("resize_box_fast_image_resize", |bencher| {
+        let mut resizer = Resizer::new();
+        let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+        let mut output = Image::new(SIDE, SIDE, PixelType::U8x3);
+        bencher.iter(|| {
+            for (photo, pixels) in photos.iter().zip(&boxes) {
+                let Region { width, height, .. } = photo.stage.source;
+                let pixels = &pixels[..pixels.len() - STRIP_SLACK];
+                let source = ImageRef::new(width, height, pixels, PixelType::U8x3).expect("a whole image");
+                resizer.resize(&source, &mut output, &options).expect("same pixel types");
+            }
+            black_box(&mut output);
+        });
+    });
+
+    for (name, layout) in [("row", PixelLayout::Nhwc), ("row_nchw", PixelLayout::Nchw)] {
+        let recipe = recipe(layout);
+        let mut worker = ImageWorker::new().expect("a worker");
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                for photo in &photos {
+                    black_box(worker.run(&recipe, &photo.bytes, photo.draw).expect("a good photo"));
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().with_measurement(ThreadTime);
+    targets = benchmarks
+}
+criterion_main!(benches);
