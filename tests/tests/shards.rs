@@ -362,6 +362,24 @@ fn cut_shards_are_errors() {
     assert_eq!((dataset.sample_count(), findings(&dataset, 0)), (1, vec![(Finding::NoEndMarker, 1)]));
 }
 
+/// A shard of three samples, its bytes from `start` on overwritten by `fill`.
+fn overwritten(start: usize, fill: &[u8]) -> Vec<u8> {
+    let mut bytes = archive(&[("0.jpg", b"a"), ("1.jpg", b"b"), ("2.jpg", b"c")]);
+    bytes[start..start + fill.len()].copy_from_slice(fill);
+    bytes
+}
+
+#[test]
+fn lost_headers_are_damage_not_an_end() {
+    // Members of one block: header at 1024, body at 1536, header at 2048.
+    for (start, fill) in [(1024, vec![0; 512]), (1024, [vec![0; 1024], vec![7; 512]].concat())] {
+        let bench = Bench::new();
+        fs::write(bench.at("x.tar"), overwritten(start, &fill)).expect("written");
+        let error = bench.open(&["x.tar"]).expect_err("damage").to_string();
+        assert!(error.contains("byte 1024"), "{error}");
+    }
+}
+
 #[test]
 fn archives_one_after_the_other_are_read_on() {
     let bench = Bench::new();

@@ -15,6 +15,12 @@ const LONG_NAME_BYTES_MAX: u64 = 64 << 10;
 /// Longest body of PAX records.
 const PAX_BYTES_MAX: u64 = 1 << 20;
 
+/// Zero blocks that end an archive; a single one may be a header that was lost.
+const END_BLOCKS_MIN: u64 = 2;
+
+/// How far junk after the end is searched for members, in bytes.
+const JUNK_BYTES_MAX: u64 = 16 << 20;
+
 /// A plain file in the archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
@@ -213,10 +219,39 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
             self.last_header = Some(offset);
             return Ok(Some((offset, header)));
         }
+        if offset - end < END_BLOCKS_MIN * BLOCK_BYTES {
+            return Err(self.error(
+                end,
+                "one zero block, then bytes that are no header: a header was lost here; copy or pack the shard again",
+            ));
+        }
+        if let Some(header) = self.header_beyond(offset)? {
+            let zeros = offset - end;
+            return Err(self.error(
+                end,
+                format!(
+                    "{zeros} bytes of zeros, bytes that are no header, then members again at byte {header}: a part of the shard \
+                     was overwritten; copy or pack it again"
+                ),
+            ));
+        }
         let bytes = self.read(offset)?;
         let shown = hex(&bytes[..bytes.len().min(16)]);
         self.findings.add(Finding::TrailingJunk, offset, || shown);
         self.next_offset = self.file_bytes;
+        Ok(None)
+    }
+
+    /// The first header with a magic number from `start` on, within [`JUNK_BYTES_MAX`].
+    fn header_beyond(&mut self, start: u64) -> Result<Option<u64>> {
+        let mut offset = start;
+        while offset < start.saturating_add(JUNK_BYTES_MAX) {
+            let Some(block) = self.block(offset)? else { break };
+            if &block[257..262] == b"ustar" && tar::parse(&block).is_ok() {
+                return Ok(Some(offset));
+            }
+            offset += BLOCK_BYTES;
+        }
         Ok(None)
     }
 
