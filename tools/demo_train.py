@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -163,6 +164,8 @@ def main() -> None:
     log.setLevel(logging.INFO)
     log.addHandler(words)
     torch.manual_seed(0)
+    # The sidecar decodes on the other cores; without a GPU both share them.
+    torch.set_num_threads(max(len(os.sched_getaffinity(0)) // 2, 1))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     samples = range(sample_count(arguments.shards))
