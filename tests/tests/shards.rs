@@ -549,7 +549,8 @@ fn indexes_are_kept_for_this_user_and_used_again() {
 
     // A damaged index is made anew, whatever the damage.
     let sound = fs::read(index_file(&bench)).expect("there");
-    let damages: [&dyn Fn(&mut Vec<u8>); 4] =
+    type Damage<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let damages: [Damage<'_>; 4] =
         [&|bytes| bytes.clear(), &|bytes| bytes.truncate(100), &|bytes| bytes[150] ^= 1, &|bytes| bytes.push(0)];
     for damage in damages {
         let mut bytes = sound.clone();

@@ -95,7 +95,7 @@ impl OpenBatch {
 
     /// As many faults as fit, as JSON. The count beside it tells of the rest.
     fn fitting_report(&self, faults: &[FaultReport]) -> Vec<u8> {
-        let room = REPORT_BYTES_MAX as usize;
+        let room = REPORT_BYTES_MAX;
         let mut count = faults.len();
         loop {
             let json = serde_json::to_vec(&faults[..count]).expect("reports are plain data");

@@ -55,7 +55,7 @@ fn members_are_found() {
     check(&[end()], &[], &[]);
     // Padding of any length, not even of whole blocks.
     check(&[b.clone(), end(), vec![0; 100_100]], &[("b.cls", 512, 1)], &[]);
-    check(&[b.clone()], &[("b.cls", 512, 1)], &[(Finding::NoEndMarker, 1)]);
+    check(std::slice::from_ref(&b), &[("b.cls", 512, 1)], &[(Finding::NoEndMarker, 1)]);
     check(&[b.clone(), vec![0; 100]], &[("b.cls", 512, 1)], &[(Finding::NoEndMarker, 1)]);
     check(&[b.clone(), vec![0; 512]], &[("b.cls", 512, 1)], &[]);
     check(
