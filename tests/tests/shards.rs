@@ -362,9 +362,9 @@ fn cut_shards_are_errors() {
     assert_eq!((dataset.sample_count(), findings(&dataset, 0)), (1, vec![(Finding::NoEndMarker, 1)]));
 }
 
-/// A shard of three samples, its bytes from `start` on overwritten by `fill`.
+/// A shard of four samples, its bytes from `start` on overwritten by `fill`.
 fn overwritten(start: usize, fill: &[u8]) -> Vec<u8> {
-    let mut bytes = archive(&[("0.jpg", b"a"), ("1.jpg", b"b"), ("2.jpg", b"c")]);
+    let mut bytes = archive(&[("0.jpg", b"a"), ("1.jpg", b"b"), ("2.jpg", b"c"), ("3.jpg", b"d")]);
     bytes[start..start + fill.len()].copy_from_slice(fill);
     bytes
 }

@@ -36,21 +36,37 @@ impl WeightPair {
     }
 }
 
+/// Outputs are listed in groups of so many, as a vector pass takes them; the last group is filled up with outputs that
+/// have no weight.
+pub const OUTPUT_GROUP: usize = 4;
+
 /// For each output position of a range: where its source pixels start, and their weights.
 #[derive(Debug, Default)]
 pub struct Axis {
     /// First and one past the last source pixel that any output needs.
     source: Range<u32>,
-    /// For each output its first source pixel, counted from the start of `source`.
+    output_count: usize,
+    /// For each listed output its first source pixel, counted from the start of `source`.
     first: Vec<u32>,
     /// For each output one past its last source pixel, counted likewise.
     ends: Vec<u32>,
-    /// `pair_count` pairs for each output, zero weights at the end (or, at the far border, at the start).
+    /// `pair_count` pairs for each listed output, zero weights at the end (or, at the far border, at the start).
     pairs: Vec<WeightPair>,
     pair_count: usize,
     /// Whether every output is its own source pixel.
     is_copy: bool,
+    rows: WeightRows,
+}
+
+/// The weights of each output as whole numbers, a row each. Before and after each row lie as many zeros as a row may
+/// be read beyond its ends.
+#[derive(Debug, Default)]
+struct WeightRows {
     weights: Vec<i32>,
+    margin: usize,
+    row_length: usize,
+    /// For each output where its first weight that is not zero lies in `weights`.
+    starts: Vec<usize>,
     scratch: Vec<f64>,
 }
 
@@ -60,72 +76,70 @@ impl Axis {
     pub fn prepare(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
         assert!(source_length > 0 && range.start < range.end && range.end <= target_length);
         self.is_copy = source_length == target_length && !mirrored;
-        let stride = self.weigh(source_length, target_length, range, mirrored);
+        self.output_count = range.len();
+        self.weigh(source_length, target_length, range, mirrored);
         let start = self.first.iter().copied().min().expect("the range is not empty");
         let end = self.ends.iter().copied().max().expect("the range is not empty");
         self.source = start..end;
-        self.split(stride);
+        self.pair();
     }
 
-    /// Fills `first`, `ends` and `weights`; returns the weights that each output has room for.
-    fn weigh(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) -> usize {
+    /// Fills `first`, `ends` and `rows`.
+    fn weigh(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
         let scale = f64::from(source_length) / f64::from(target_length);
         let filter_scale = scale.max(1.0);
         let support = filter_scale;
-        let stride = support.ceil() as usize * 2 + 1;
         let inverse = 1.0 / filter_scale;
-        let outputs = range.len();
+        let one = f64::from(1u32 << WEIGHT_BITS);
+        self.rows.prepare(range.len(), support.ceil() as usize * 2 + 1);
         self.first.clear();
         self.ends.clear();
-        self.weights.clear();
-        self.weights.resize(outputs * stride, 0);
-        self.scratch.resize(stride, 0.0);
-        for (index, weights) in self.weights.chunks_exact_mut(stride).enumerate() {
+        for index in 0..range.len() {
             let output = if mirrored { range.end - 1 - index as u32 } else { range.start + index as u32 };
             let center = (f64::from(output) + 0.5) * scale;
             // The casts cut towards zero, and to zero below it, as the original's cast and test do.
             let first = (center - support + 0.5) as u32;
             let end = ((center + support + 0.5) as u32).min(source_length);
-            let scratch = &mut self.scratch[..(end - first) as usize];
+            let (scratch, row) = self.rows.row(index, (end - first) as usize);
             let mut sum = 0.0;
             for (weight, source) in scratch.iter_mut().zip(first..) {
                 let distance = ((f64::from(source) - center + 0.5) * inverse).abs();
                 *weight = if distance < 1.0 { 1.0 - distance } else { 0.0 };
                 sum += *weight;
             }
-            let one = f64::from(1u32 << WEIGHT_BITS);
-            for (fixed, weight) in weights.iter_mut().zip(&*scratch) {
-                let weight = if sum == 0.0 { *weight } else { *weight / sum };
-                *fixed = (0.5 + weight * one) as i32;
+            // The sum is not zero: the pixel under the centre always has a weight.
+            for (fixed, weight) in row.iter_mut().zip(&*scratch) {
+                *fixed = (0.5 + *weight / sum * one) as i32;
             }
-            let leading = weights[..scratch.len() - 1].iter().take_while(|&&weight| weight == 0).count();
-            let trailing = weights[leading + 1..scratch.len()].iter().rev().take_while(|&&weight| weight == 0).count();
-            weights.copy_within(leading.., 0);
-            self.first.push(first + leading as u32);
-            self.ends.push(end - trailing as u32);
+            // The outermost pixels, which the triangle may only touch, can have a weight that rounds to nothing.
+            let leading = u32::from(row[0] == 0);
+            let trailing = u32::from(row[row.len() - 1] == 0);
+            self.rows.start_at(index, leading as usize);
+            self.first.push(first + leading);
+            self.ends.push(end - trailing);
         }
-        stride
     }
 
-    /// Fills `pairs` from `weights`, and makes `first` and `ends` count from the start of `source`.
-    fn split(&mut self, stride: usize) {
+    /// Fills `pairs`, and makes `first` and `ends` count from the start of `source`.
+    fn pair(&mut self) {
         let counts = self.first.iter().zip(&self.ends).map(|(first, end)| end - first);
         let count_max = counts.max().expect("the range is not empty");
         self.pair_count = count_max.div_ceil(2) as usize;
         let width = self.source.end - self.source.start;
-        let taps = 2 * self.pair_count as u32;
+        let taps = 2 * self.pair_count;
         self.pairs.clear();
-        let places = self.first.iter_mut().zip(&mut self.ends);
-        for ((first, end), weights) in places.zip(self.weights.chunks_exact(stride)) {
+        for ((first, end), &start) in self.first.iter_mut().zip(&mut self.ends).zip(&self.rows.starts) {
             *first -= self.source.start;
             *end -= self.source.start;
             // Pairs never reach past the source if it is wide enough: at the far border they start earlier.
-            let shift = (*first + taps).saturating_sub(width).min(*first) as usize;
-            *first -= shift as u32;
-            let weight = |tap: usize| tap.checked_sub(shift).and_then(|tap| weights.get(tap)).copied().unwrap_or(0);
-            self.pairs
-                .extend((0..self.pair_count).map(|pair| WeightPair::new([weight(2 * pair), weight(2 * pair + 1)])));
+            let shift = (*first + taps as u32).saturating_sub(width).min(*first);
+            *first -= shift;
+            let weights = &self.rows.weights[start - shift as usize..][..taps];
+            self.pairs.extend(weights.chunks_exact(2).map(|pair| WeightPair::new([pair[0], pair[1]])));
         }
+        let listed = self.output_count.next_multiple_of(OUTPUT_GROUP);
+        self.first.resize(listed, 0);
+        self.pairs.resize(listed * self.pair_count, WeightPair::default());
     }
 
     /// Source pixels that the outputs need.
@@ -135,10 +149,10 @@ impl Axis {
 
     /// Number of outputs, at least 1.
     pub fn output_count(&self) -> usize {
-        self.first.len()
+        self.output_count
     }
 
-    /// For each output the source pixel of its first weight, from the start of [`Axis::source`].
+    /// For each listed output the source pixel of its first weight, from the start of [`Axis::source`].
     pub fn first(&self) -> &[u32] {
         &self.first
     }
@@ -148,7 +162,7 @@ impl Axis {
         self.pair_count
     }
 
-    /// The pairs of every output, one after the other.
+    /// The pairs of every listed output, one after the other.
     pub fn pairs(&self) -> &[WeightPair] {
         &self.pairs
     }
@@ -167,6 +181,29 @@ impl Axis {
     /// Whether every output is its own source pixel.
     pub fn is_copy(&self) -> bool {
         self.is_copy
+    }
+}
+
+impl WeightRows {
+    /// Makes room for `count` rows of up to `taps` weights, all zero.
+    fn prepare(&mut self, count: usize, taps: usize) {
+        self.margin = taps + 1;
+        self.row_length = self.margin + taps;
+        self.weights.clear();
+        self.weights.resize(count * self.row_length + self.margin, 0);
+        self.starts.clear();
+        self.scratch.resize(taps, 0.0);
+    }
+
+    /// Room for `count` weights of an output: before, and after rounding.
+    fn row(&mut self, index: usize, count: usize) -> (&mut [f64], &mut [i32]) {
+        let start = index * self.row_length + self.margin;
+        (&mut self.scratch[..count], &mut self.weights[start..][..count])
+    }
+
+    /// Notes how many zeros the row of an output starts with.
+    fn start_at(&mut self, index: usize, leading: usize) {
+        self.starts.push(index * self.row_length + self.margin + leading);
     }
 }
 

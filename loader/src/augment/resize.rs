@@ -235,7 +235,7 @@ fn vertical_pass(path: Path, pairs: &[WeightPair], rows: &[[usize; 2]], source: 
 const ROUND: i32 = 1 << (WEIGHT_BITS - 1);
 
 fn horizontal_portable(axis: &Axis, source: &[u8], target: &mut [u8], plane_stride: Option<usize>) {
-    for (output, &first) in axis.first().iter().enumerate() {
+    for (output, &first) in axis.first()[..axis.output_count()].iter().enumerate() {
         let mut sums = [ROUND; 3];
         for (pair, pixels) in axis.pairs_of(output).iter().zip(source[3 * first as usize..].chunks_exact(6)) {
             let [weight0, weight1] = pair.weights();
