@@ -1,7 +1,7 @@
 //! The native module of the Python package `feedline`.
 //!
-//! [`wait`] is the one door that releases the interpreter lock, [`errors`] the one map to exceptions, [`batch`] lends
-//! slots through the buffer protocol, [`stream`] joins them into an iterator's native half. Everything that a user
+//! `wait` is the one door that releases the interpreter lock, `errors` the one map to exceptions, `batch` lends
+//! slots through the buffer protocol, `stream` joins them into an iterator's native half. Everything that a user
 //! meets is written in Python, in `python/feedline`.
 
 mod anchor;
