@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import datasets
@@ -73,6 +74,17 @@ def test_the_warning_comes_once_and_the_count_each_epoch(load, damaged, caplog) 
     summaries = [message for message in messages if message.startswith("epoch ")]
     assert len(summaries) == 2
     assert all("bad samples: none" not in summary for summary in summaries)
+
+
+def test_bad_samples_are_proposed_for_quarantine_once(load, serve, damaged, tmp_path) -> None:
+    loader = load(damaged.pattern, error_budget=0.05, sidecar=serve("--cache-dir", str(tmp_path)).socket)
+    for _ in range(2):
+        for _batch in loader:
+            pass
+    files = sorted((tmp_path / "quarantine").glob("*.jsonl"))
+    proposals = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert sorted(proposal["sample"] for proposal in proposals) == sorted(BAD)
+    assert {proposal["key"] for proposal in proposals} == {damaged.keys[sample] for sample in BAD}
 
 
 def test_raise(load, damaged) -> None:
