@@ -46,10 +46,13 @@ def run(options: argparse.Namespace, start: Callable[[], Iterator[Any]]) -> None
 
 def take_ready(batches: Iterator[Any], start: Callable[[], Iterator[Any]], takes: int) -> list[float]:
     """Microseconds that `next()` took for batches that had been waiting."""
-    begun = time.perf_counter()
-    for _ in range(3):
+    # Past everything that was fetched ahead of the first batch, a batch takes as long as making one.
+    for _ in range(16):
         next(batches)
-    batch_s = (time.perf_counter() - begun) / 3
+    begun = time.perf_counter()
+    for _ in range(4):
+        next(batches)
+    batch_s = (time.perf_counter() - begun) / 4
     # Everything that prefetches fills up, and from then on one batch is made in each pause.
     time.sleep(16 * batch_s)
     times: list[float] = []

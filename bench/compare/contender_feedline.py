@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contend
+import torch  # noqa: F401, a trainer has imported it before it makes a loader
 
 import feedline
 
