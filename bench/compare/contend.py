@@ -46,12 +46,17 @@ def run(options: argparse.Namespace, start: Callable[[], Iterator[Any]]) -> None
 
 def take_ready(batches: Iterator[Any], start: Callable[[], Iterator[Any]], takes: int) -> list[float]:
     """Microseconds that `next()` took for batches that had been waiting."""
+
+    def skip(count: int) -> None:
+        nonlocal batches
+        for _ in range(count):
+            if next(batches, None) is None:
+                batches = start()
+
     # Past everything that was fetched ahead of the first batch, a batch takes as long as making one.
-    for _ in range(16):
-        next(batches)
+    skip(16)
     begun = time.perf_counter()
-    for _ in range(4):
-        next(batches)
+    skip(4)
     batch_s = (time.perf_counter() - begun) / 4
     # Everything that prefetches fills up, and from then on one batch is made in each pause.
     time.sleep(16 * batch_s)
