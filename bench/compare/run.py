@@ -53,26 +53,30 @@ class Result:
     pairs: list[Pair] = field(default_factory=list)
     first_batch_s: list[float] = field(default_factory=list)
     take_us: list[float] = field(default_factory=list)
+    take_first_us: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """Medians and spreads, for the table and for JSON."""
-        takes = sorted(self.take_us)
         return {
             "name": self.name,
             "images_per_s": spread([pair.images_per_s for pair in self.pairs]),
             "cpu_s_per_1000_images": spread([pair.cpu_s_per_1000 for pair in self.pairs]),
             "first_batch_s": spread(self.first_batch_s),
-            "take_us": {
-                "p50": takes[len(takes) // 2],
-                "p99": takes[min(len(takes) * 99 // 100, len(takes) - 1)],
-                "count": len(takes),
-            },
+            "take_us": percentiles(self.take_us),
+            "take_first_us": percentiles(self.take_first_us),
         }
 
 
 def spread(values: list[float]) -> dict[str, float]:
     """Median, least and most."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """Middle, tail and count."""
+    ordered = sorted(values)
+    tail = ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)]
+    return {"p50": ordered[len(ordered) // 2], "p99": tail, "count": len(ordered)}
 
 
 class Bench:
@@ -84,13 +88,19 @@ class Bench:
         # A thread pool per process is of no use on one core, and OpenMP would spin in it.
         self.environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.environment.pop("FEEDLINE_SOCKET", None)
+        self.decode_ms: list[float] = []
 
-    def contend(self, name: str, *arguments: str) -> tuple[dict[str, Any], float]:
+    def contend(self, name: str, *arguments: str, cores: set[int] | None = None) -> tuple[dict[str, Any], float]:
         """One run: what the contender printed, and the processor seconds of its tree."""
         script, *more = CONTENDERS[name]
-        command = [sys.executable, str(HERE / script), *more, "--shards", self.pattern]
-        command += ["--batch-size", str(self.options.batch_size), "--workers", str(len(self.options.cores)), *arguments]
-        outcome = process_tree.run(command, self.options.cores, self.environment)
+        command = [*more, "--shards", self.pattern, "--batch-size", str(self.options.batch_size)]
+        command += ["--workers", str(len(self.options.cores)), *arguments]
+        return self.run(name, script, command, cores or self.options.cores)
+
+    def run(self, name: str, script: str, arguments: list[str], cores: set[int]) -> tuple[dict[str, Any], float]:
+        """Runs a script on `cores`: what it printed, and the processor seconds of its tree."""
+        command = [sys.executable, str(HERE / script), *arguments]
+        outcome = process_tree.run(command, cores, self.environment)
         if outcome.status != 0 or outcome.stragglers:
             why = f"{outcome.stragglers} processes did not end" if outcome.status == 0 else f"status {outcome.status}"
             raise SystemExit(f"error: {name}: {why}\n{' '.join(command)}\n{outcome.stderr[-4000:]}")
@@ -106,10 +116,16 @@ class Bench:
         result.first_batch_s += [short["first_batch_s"], long["first_batch_s"]]
 
     def takes(self, result: Result) -> None:
-        """How long a batch takes that is ready."""
+        """How long a batch takes that is ready. On all cores: a trainer does not share its own with a decoder."""
         count = str(self.options.takes)
-        measured, _ = self.contend(result.name, "--images", "0", "--takes", count)
-        result.take_us = measured["take_us"]
+        measured, _ = self.contend(result.name, "--images", "0", "--takes", count, cores=os.sched_getaffinity(0))
+        result.take_us = measured["takes"]["us"]
+        result.take_first_us = measured["takes"]["first_us"]
+
+    def gauge(self) -> None:
+        """How fast the machine is now: the time of one plain decode."""
+        measured, _ = self.run("gauge", "gauge.py", ["--shards", self.pattern], self.options.cores)
+        self.decode_ms.append(measured["decode_ms"])
 
 
 def machine() -> dict[str, Any]:
@@ -134,15 +150,16 @@ def machine() -> dict[str, Any]:
 
 def table(report: dict[str, Any]) -> str:
     """The report in words."""
-    about, rows = report["machine"], [["", "images/s", "CPU-s/1000 images", "first batch s", "take ready batch µs"]]
+    about, rows = report["machine"], [["", "images/s", "CPU-s/1000 images", "first batch s", "take ready batch µs", "after a pause"]]
     for result in report["results"]:
-        take = result["take_us"]
+        take, take_first = result["take_us"], result["take_first_us"]
         rows.append([
             result["name"],
             words(result["images_per_s"], "{:.0f}"),
             words(result["cpu_s_per_1000_images"], "{:.2f}"),
             words(result["first_batch_s"], "{:.1f}"),
             f"p50 {take['p50']:.0f}, p99 {take['p99']:.0f} (of {take['count']})",
+            f"p50 {take_first['p50']:.0f}",
         ])  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -151,6 +168,7 @@ def table(report: dict[str, Any]) -> str:
         f"{report['photos']}, {report['megabytes']:.0f} MB of shards in the page cache, batches of {report['batch_size']}",
         f"{about['cpu']}, {about['cores']} cores, runs pinned to {report['cores']}; load before {about['load_before']:.1f}",
         f"Linux {about['kernel']}, Python {about['python']}, {versions}",
+        f"one plain decode takes {words(report['decode_ms'], '{:.2f}')} ms: full size, torchvision",
         f"difference of {3 * report['images']} and {report['images']} images; median (least-most) of {report['pairs']}",
         "",
         *lines,
@@ -201,6 +219,7 @@ def main() -> None:
         bench = Bench(options, pattern)
         results = [Result(name) for name in options.contenders]
         for number in range(options.pairs):
+            bench.gauge()
             for result in results:
                 print(f"pair {number + 1} of {options.pairs}: {result.name}", file=sys.stderr)
                 bench.pair(result)
@@ -215,6 +234,7 @@ def main() -> None:
         "pairs": options.pairs,
         "cores": sorted(options.cores),
         "machine": about,
+        "decode_ms": spread(bench.decode_ms),
         "results": [result.summary() for result in results],
         "raw": {result.name: [vars(pair) for pair in result.pairs] for result in results},
     }
