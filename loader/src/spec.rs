@@ -15,6 +15,9 @@ pub const SPEC_VERSION: u32 = 1;
 /// Most rows of a batch.
 pub const BATCH_SIZE_MAX: u32 = 1 << 20;
 
+/// Most fields of a job.
+pub const FIELDS_MAX: usize = 32;
+
 /// Most slots of a ring.
 pub const SLOTS_MAX: u32 = 64;
 
@@ -31,6 +34,9 @@ pub struct JobSpec {
     pub name: String,
     /// Absolute paths of the shards, in order.
     pub shards: Vec<PathBuf>,
+    /// How they are understood.
+    #[serde(default)]
+    pub rules: DatasetRules,
     /// The tensors of a batch, in the order in which the batch presents them.
     pub fields: Vec<FieldSpec>,
     /// Rows of a batch, per rank.
@@ -54,6 +60,11 @@ pub struct JobSpec {
     /// Slots of the ring.
     pub slots: u32,
 }
+
+/// How shards are understood, where there is a choice. An index depends on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatasetRules {}
 
 /// Order of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,8 +222,8 @@ impl JobSpec {
     }
 
     fn check_fields(&self) -> Result<()> {
-        if self.fields.is_empty() || self.fields.len() > 32 {
-            return Err(Error::config(format!("a job has 1 to 32 fields, got {}", self.fields.len())));
+        if self.fields.is_empty() || self.fields.len() > FIELDS_MAX {
+            return Err(Error::config(format!("a job has 1 to {FIELDS_MAX} fields, got {}", self.fields.len())));
         }
         for (index, field) in self.fields.iter().enumerate() {
             if field.sources.is_empty() || field.sources.iter().any(String::is_empty) {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use feedline_loader::plan::SampleId;
-use feedline_loader::shard::{ByteRange, Dataset, Finding, IndexOptions, IndexProgress};
+use feedline_loader::shard::{ByteRange, Dataset, FieldBytes, Finding, IndexOptions, IndexProgress};
 use feedline_loader::{Error, Result};
 use tempfile::TempDir;
 
@@ -110,7 +110,8 @@ fn samples(dataset: &Dataset) -> Vec<Sample> {
         let file = File::open(dataset.shard_path(dataset.locate(sample).0)).expect("still there");
         let mut ranges = vec![None; names.len()];
         selector.select(dataset, sample, &mut ranges);
-        let bytes = |ByteRange { offset, len }| {
+        let bytes = |field: FieldBytes| {
+            let ByteRange { offset, len } = field.in_file().expect("a tar has all bytes itself");
             let mut bytes = vec![0; len as usize];
             file.read_exact_at(&mut bytes, offset).expect("inside the shard");
             bytes
@@ -489,7 +490,10 @@ fn the_first_source_that_is_there_wins() {
         for (sample, expected) in (0..).zip(lengths) {
             let mut ranges = vec![None; sources.len()];
             selector.select(&dataset, SampleId(sample), &mut ranges);
-            assert_eq!(ranges.iter().map(|range| range.map(|range| range.len)).collect::<Vec<_>>(), *expected);
+            assert_eq!(
+                ranges.iter().map(|range| range.map(|field: FieldBytes| field.range.len)).collect::<Vec<_>>(),
+                *expected
+            );
         }
     };
     check(&[&["jpg", "png"], &["cls"]], &[&[Some(1), None], &[Some(4), None], &[None, Some(1)], &[None, Some(6)]]);

@@ -70,7 +70,7 @@ impl From<ShardSummary> for ShardRow {
 pub fn run(arguments: &InspectArguments) -> Result<()> {
     let shards = expand(&arguments.shards)?;
     let bar = indexing_bar(shards.len() as u64, !arguments.json);
-    let options = IndexOptions { cache_dir: arguments.cache_dir.clone(), threads: None };
+    let options = IndexOptions { cache_dir: arguments.cache_dir.clone(), ..IndexOptions::default() };
     let dataset = Dataset::open(&shards, &options, &|progress| {
         bar.set_position(progress.shards_done);
         bar.set_message(counted(progress.samples, "sample"));

@@ -20,7 +20,8 @@ use super::stream::{Stream, StreamId};
 use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::plan::SampleId;
 use crate::read::{Arena, Completion, ReadBuffer, ReadRequest, Reader};
-use crate::shard::ByteRange;
+use crate::shard::FileNumber;
+use crate::spec::FIELDS_MAX;
 use crate::sys::epoll::{Epoll, Trigger};
 use crate::telemetry::StageState;
 
@@ -32,9 +33,6 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Key of the waker in the epoll set; streams use their numbers, which start at 1.
 const WAKER_KEY: u64 = 0;
-
-/// Most fields of a job, as the job spec allows.
-const FIELDS_MAX: usize = 32;
 
 /// What the other threads ask of the feeder.
 #[derive(Debug)]
@@ -57,7 +55,7 @@ pub(super) struct Retry {
 /// A row with reads in flight.
 struct Pending {
     work: RowWork,
-    shard: u32,
+    file: FileNumber,
     reads_left: u8,
     offsets: [u64; PARTS_MAX],
     started: Instant,
@@ -281,11 +279,11 @@ impl Feeder {
             return Ok(());
         }
         let stream = batch.stream.clone();
-        let mut ranges = [None::<ByteRange>; FIELDS_MAX];
-        let ranges = &mut ranges[..stream.fields().len()];
-        stream.selector().select(stream.dataset(), sample, ranges);
+        let mut fields = [None; FIELDS_MAX];
+        let fields = &mut fields[..stream.fields().len()];
+        stream.selector().select(stream.dataset(), sample, fields);
         let mut covers = [(0, 0); PARTS_MAX];
-        let count = spans(ranges, &mut covers);
+        let count = spans(fields, &mut covers);
         let mut work = RowWork { batch, row, attempt, sample, parts: Parts::default(), fault: None };
         if count == 0 {
             self.hand_over(work);
@@ -300,8 +298,8 @@ impl Feeder {
                 return Ok(());
             }
         };
-        let (shard, _) = stream.dataset().locate(sample);
-        let file = match self.files.acquire(stream.dataset(), shard, &mut *self.reader) {
+        let number = stream.dataset().file_of(sample);
+        let file = match self.files.acquire(stream.dataset(), number, &mut *self.reader) {
             Ok(Some(file)) => file,
             Ok(None) => return Err(()),
             Err(error) => {
@@ -311,8 +309,13 @@ impl Feeder {
         };
         let slot = self.vacant.pop().expect("the caller looked for room");
         let reads_left = u8::try_from(count).expect("at most PARTS_MAX");
-        self.pending[slot] =
-            Some(Pending { work, shard, reads_left, offsets: covers.map(|(start, _)| start), started: Instant::now() });
+        self.pending[slot] = Some(Pending {
+            work,
+            file: number,
+            reads_left,
+            offsets: covers.map(|(start, _)| start),
+            started: Instant::now(),
+        });
         for (part, (start, end)) in covers[..count].iter().enumerate() {
             let buffer = buffers[part].take().expect("one a span");
             let ticket = (slot * PARTS_MAX + part) as u64;
@@ -371,7 +374,7 @@ impl Feeder {
         let stream = &pending.work.batch.stream;
         let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         stream.counters().read_ns.fetch_add(elapsed, Relaxed);
-        self.files.release(stream.dataset(), pending.shard);
+        self.files.release(stream.dataset(), pending.file);
         self.hand_over(pending.work);
     }
 

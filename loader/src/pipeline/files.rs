@@ -1,68 +1,66 @@
-//! Open shards: at most a fixed number at once, the one that was used longest ago closed first.
+//! Open files of datasets: at most a fixed number at once, the one that was used longest ago closed first.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::read::{FileId, Reader};
-use crate::shard::Dataset;
+use crate::shard::{Dataset, FileNumber};
 
-/// Shards open at once: a quarter of the descriptors that a process may have by default.
+/// Files open at once: a quarter of the descriptors that a process may have by default.
 const OPEN_MAX: usize = 256;
 
-/// A shard of one of the datasets.
-type ShardKey = (usize, u32);
+/// A file of one of the datasets.
+type FileKey = (usize, FileNumber);
 
 #[derive(Debug)]
-struct OpenShard {
+struct OpenFile {
     file: FileId,
     reads: u32,
     last_use: u64,
 }
 
-/// The table of open shards.
+/// The table of open files.
 #[derive(Debug, Default)]
 pub(super) struct FileTable {
-    open: HashMap<ShardKey, OpenShard>,
+    open: HashMap<FileKey, OpenFile>,
     clock: u64,
 }
 
 impl FileTable {
-    /// Shard `number` of `dataset`, opened if it was not, with one read counted on it; `None` when too many shards
-    /// have reads in flight.
+    /// File `number` of `dataset`, opened if it was not, with one read counted on it; `None` when too many files have
+    /// reads in flight.
     pub(super) fn acquire(
         &mut self,
         dataset: &Arc<Dataset>,
-        number: u32,
+        number: FileNumber,
         reader: &mut dyn Reader,
     ) -> Result<Option<FileId>> {
         self.clock += 1;
-        let key = shard_key(dataset, number);
-        if let Some(shard) = self.open.get_mut(&key) {
-            shard.reads += 1;
-            shard.last_use = self.clock;
-            return Ok(Some(shard.file));
+        let key = file_key(dataset, number);
+        if let Some(open) = self.open.get_mut(&key) {
+            open.reads += 1;
+            open.last_use = self.clock;
+            return Ok(Some(open.file));
         }
         if self.open.len() >= OPEN_MAX && !self.close_oldest(reader) {
             return Ok(None);
         }
-        let file = reader.add_file(open_checked(dataset, number)?)?;
-        self.open.insert(key, OpenShard { file, reads: 1, last_use: self.clock });
+        let file = reader.add_file(dataset.open_file(number)?.into())?;
+        self.open.insert(key, OpenFile { file, reads: 1, last_use: self.clock });
         Ok(Some(file))
     }
 
-    /// A read of shard `number` of `dataset` is done.
-    pub(super) fn release(&mut self, dataset: &Arc<Dataset>, number: u32) {
-        if let Some(shard) = self.open.get_mut(&shard_key(dataset, number)) {
-            shard.reads -= 1;
+    /// A read of file `number` of `dataset` is done.
+    pub(super) fn release(&mut self, dataset: &Arc<Dataset>, number: FileNumber) {
+        if let Some(open) = self.open.get_mut(&file_key(dataset, number)) {
+            open.reads -= 1;
         }
     }
 
-    /// Closes the shards of `dataset`, whose last stream has ended, except those with reads in flight.
+    /// Closes the files of `dataset`, whose last stream has ended, except those with reads in flight.
     pub(super) fn close_dataset(&mut self, dataset: &Arc<Dataset>, reader: &mut dyn Reader) {
-        let address = shard_key(dataset, 0).0;
+        let address = Arc::as_ptr(dataset).addr();
         self.open.retain(|key, shard| {
             let keep = key.0 != address || shard.reads > 0;
             if !keep {
@@ -83,16 +81,7 @@ impl FileTable {
     }
 }
 
-/// Datasets are known by their address; the feeder keeps every one alive whose shards are open.
-fn shard_key(dataset: &Arc<Dataset>, number: u32) -> ShardKey {
+/// Datasets are known by their address; the feeder keeps every one alive whose files are open.
+fn file_key(dataset: &Arc<Dataset>, number: FileNumber) -> FileKey {
     (Arc::as_ptr(dataset).addr(), number)
-}
-
-/// Opens a shard and makes sure that it is the one that was indexed.
-fn open_checked(dataset: &Dataset, number: u32) -> Result<OwnedFd> {
-    let path = dataset.shard_path(number);
-    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
-    let metadata = file.metadata().map_err(|source| Error::io("look at", path, source))?;
-    dataset.check_file(number, &metadata)?;
-    Ok(file.into())
 }

@@ -6,7 +6,7 @@ use super::open_batch::OpenBatch;
 use crate::error::SampleFault;
 use crate::plan::SampleId;
 use crate::read::ReadBuffer;
-use crate::shard::ByteRange;
+use crate::shard::{ByteRange, FieldBytes};
 
 /// Most separate reads of one row. Fields lie next to each other in a shard, so one is the rule.
 pub const PARTS_MAX: usize = 4;
@@ -59,10 +59,10 @@ pub struct RowWork {
     pub fault: Option<SampleFault>,
 }
 
-/// The reads that cover `ranges`: near ones merged, at most [`PARTS_MAX`], in order of their offsets.
-pub fn spans(ranges: &[Option<ByteRange>], spans: &mut [(u64, u64); PARTS_MAX]) -> usize {
+/// The reads that cover what of `fields` is in the sample's file: near ranges merged, at most [`PARTS_MAX`].
+pub fn spans(fields: &[Option<FieldBytes>], spans: &mut [(u64, u64); PARTS_MAX]) -> usize {
     let mut count = 0;
-    for range in ranges.iter().flatten().filter(|range| range.len > 0) {
+    for range in fields.iter().flatten().filter_map(FieldBytes::in_file).filter(|range| range.len > 0) {
         let (start, end) = (range.offset, range.offset + u64::from(range.len));
         let near = spans[..count].iter_mut().find(|(other_start, other_end)| {
             start <= other_end.saturating_add(GAP_BYTES_MAX) && *other_start <= end.saturating_add(GAP_BYTES_MAX)
@@ -83,11 +83,16 @@ pub fn spans(ranges: &[Option<ByteRange>], spans: &mut [(u64, u64); PARTS_MAX]) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shard::{Encoding, Origin};
 
     fn check(ranges: &[(u64, u32)], expected: &[(u64, u64)]) {
-        let ranges: Vec<_> = ranges.iter().map(|&(offset, len)| Some(ByteRange { offset, len })).collect();
+        let field = |&(offset, len)| {
+            let range = ByteRange { offset, len };
+            Some(FieldBytes { origin: Origin::File, range, encoding: Encoding::Plain })
+        };
+        let fields: Vec<_> = ranges.iter().map(field).collect();
         let mut out = [(0, 0); PARTS_MAX];
-        let count = spans(&ranges, &mut out);
+        let count = spans(&fields, &mut out);
         assert_eq!(&out[..count], expected);
     }
 

@@ -12,11 +12,9 @@ use super::{Stream, Waker};
 use crate::augment::Draw;
 use crate::batch::FieldWorker;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
-use crate::shard::ByteRange;
+use crate::shard::{Encoding, FieldBytes, Origin};
+use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
-
-/// Most fields of a job, as the job spec allows.
-const FIELDS_MAX: usize = 32;
 
 /// Samples tried for one row before the run ends: a dataset that bad is no accident.
 const ATTEMPTS_MAX: u32 = 100;
@@ -95,27 +93,27 @@ impl Worker {
     fn assemble(&mut self, work: &RowWork) -> Result<(), FieldFault> {
         let batch = &*work.batch;
         let stream = &*batch.stream;
-        let mut ranges = [None::<ByteRange>; FIELDS_MAX];
-        let ranges = &mut ranges[..stream.fields().len()];
-        stream.selector().select(stream.dataset(), work.sample, ranges);
+        let mut places = [None; FIELDS_MAX];
+        let places = &mut places[..stream.fields().len()];
+        stream.selector().select(stream.dataset(), work.sample, places);
         let plan = batch.plan.row(work.row);
         let draw = Draw {
             seed: stream.spec().seed,
             epoch: batch.place.epoch,
             sample: stream.draw_number(work.sample.0, plan.position),
         };
-        for (field, (recipe, range)) in stream.fields().iter().zip(&*ranges).enumerate() {
+        for (field, (recipe, place)) in stream.fields().iter().zip(&*places).enumerate() {
             let fault = |offset, fault| FieldFault { field, offset, fault };
-            let Some(range) = *range else {
+            let Some(FieldBytes { origin, range, encoding: Encoding::Plain }) = *place else {
                 return Err(fault(0, self.missing(stream, field)));
             };
             if let Some(found) = &work.fault {
                 return Err(fault(range.offset, found.clone()));
             }
-            let bytes = if range.len == 0 {
-                &[]
-            } else {
-                work.parts.bytes(range).expect("the feeder read what the selector selects")
+            let bytes = match origin {
+                _ if range.len == 0 => &[],
+                Origin::File => work.parts.bytes(range).expect("the feeder read what the selector selects"),
+                Origin::Index => stream.dataset().stored(work.sample, range),
             };
             self.fields
                 .run(recipe, bytes, draw, |row| batch.slot.store(field, work.row, row))

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::io::Interest;
@@ -138,7 +137,7 @@ impl Connection {
         check_roots(&spec.shards, &self.service.options.allow_roots)?;
         let indices = self.take_list(indices, u64::from_le_bytes)?;
         let weights = self.take_list(weights, f64::from_le_bytes)?;
-        let dataset = self.open_dataset(&spec.shards).await?;
+        let dataset = self.open_dataset(&spec).await?;
         let source = source(&spec, dataset.sample_count(), indices, weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = classes_beside(&spec.shards);
@@ -152,11 +151,11 @@ impl Connection {
     }
 
     /// Opens the dataset beside the control plane, telling the client how far it is.
-    async fn open_dataset(&mut self, shards: &[PathBuf]) -> Result<Arc<Dataset>> {
+    async fn open_dataset(&mut self, spec: &JobSpec) -> Result<Arc<Dataset>> {
         let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
-        let (service, shards) = (self.service.clone(), shards.to_vec());
+        let (service, shards, rules) = (self.service.clone(), spec.shards.clone(), spec.rules.clone());
         let mut opening = tokio::task::spawn_blocking(move || {
-            service.datasets.open(&shards, &|report| {
+            service.datasets.open(&shards, &rules, &|report| {
                 progress.send_replace(Some(report));
             })
         });

@@ -5,12 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
 use crate::shard::{Dataset, IndexOptions, IndexProgress};
+use crate::spec::DatasetRules;
 
-/// Open datasets by their lists of shards. They live as long as a stream uses them.
+/// Open datasets by their lists of shards and the rules they are understood by. They live as long as a stream uses them.
 #[derive(Debug)]
 pub(super) struct Datasets {
     cache_dir: Option<PathBuf>,
-    open: Mutex<Vec<(Vec<PathBuf>, Weak<Dataset>)>>,
+    open: Mutex<Vec<Open>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    shards: Vec<PathBuf>,
+    rules: DatasetRules,
+    dataset: Weak<Dataset>,
 }
 
 impl Datasets {
@@ -19,21 +27,32 @@ impl Datasets {
     }
 
     /// The dataset of `shards`: opened anew when it is not open, or when a shard has changed since.
-    pub(super) fn open(&self, shards: &[PathBuf], progress: &(dyn Fn(IndexProgress) + Sync)) -> Result<Arc<Dataset>> {
-        if let Some(dataset) = self.find(shards).filter(|dataset| dataset.is_current()) {
+    pub(super) fn open(
+        &self,
+        shards: &[PathBuf],
+        rules: &DatasetRules,
+        progress: &(dyn Fn(IndexProgress) + Sync),
+    ) -> Result<Arc<Dataset>> {
+        if let Some(dataset) = self.find(shards, rules).filter(|dataset| dataset.is_current()) {
             return Ok(dataset);
         }
-        let options = IndexOptions { cache_dir: self.cache_dir.clone(), ..IndexOptions::default() };
+        let options = IndexOptions { cache_dir: self.cache_dir.clone(), threads: None, rules: rules.clone() };
         let dataset = Arc::new(Dataset::open(shards, &options, progress)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|(other, dataset)| dataset.strong_count() > 0 && other != shards);
-        open.push((shards.to_vec(), Arc::downgrade(&dataset)));
+        open.retain(|other| other.dataset.strong_count() > 0 && !other.is_of(shards, rules));
+        open.push(Open { shards: shards.to_vec(), rules: rules.clone(), dataset: Arc::downgrade(&dataset) });
         Ok(dataset)
     }
 
-    fn find(&self, shards: &[PathBuf]) -> Option<Arc<Dataset>> {
+    fn find(&self, shards: &[PathBuf], rules: &DatasetRules) -> Option<Arc<Dataset>> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.iter().find(|(other, _)| other == shards).and_then(|(_, dataset)| dataset.upgrade())
+        open.iter().find(|other| other.is_of(shards, rules)).and_then(|other| other.dataset.upgrade())
+    }
+}
+
+impl Open {
+    fn is_of(&self, shards: &[PathBuf], rules: &DatasetRules) -> bool {
+        self.shards == shards && self.rules == *rules
     }
 }
 

@@ -14,20 +14,28 @@ use rustix::rand::GetRandomFlags;
 use super::identity::{FileState, Identity};
 use super::index::{IndexBytes, ShardIndex};
 use crate::error::Result;
+use crate::spec::DatasetRules;
 use crate::sys::map::MappedFile;
 
 /// The cache folder, or none; then indexes live in memory only.
 #[derive(Debug)]
 pub(super) struct Cache {
     folder: Option<PathBuf>,
+    /// What else than its path the name of a shard's index depends on; empty for the default rules.
+    rules: Vec<u8>,
     failure: OnceLock<String>,
 }
 
 impl Cache {
     /// Uses `folder`, else the one that the environment names. Missing folders are made, for this user alone.
-    pub(super) fn new(folder: Option<&Path>) -> Self {
+    pub(super) fn new(folder: Option<&Path>, rules: &DatasetRules) -> Self {
         let folder = cache_folder(folder);
-        let cache = Self { folder, failure: OnceLock::new() };
+        let rules = if *rules == DatasetRules::default() {
+            Vec::new()
+        } else {
+            serde_json::to_vec(rules).expect("rules are plain data")
+        };
+        let cache = Self { folder, rules, failure: OnceLock::new() };
         match &cache.folder {
             Some(folder) => {
                 if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(folder) {
@@ -82,7 +90,13 @@ impl Cache {
     }
 
     fn index_path(&self, shard: &Path) -> Option<PathBuf> {
-        let name = blake3::hash(shard.as_os_str().as_bytes()).to_hex();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(shard.as_os_str().as_bytes());
+        if !self.rules.is_empty() {
+            // No path has a zero byte.
+            hasher.update(&[0]).update(&self.rules);
+        }
+        let name = hasher.finalize().to_hex();
         self.folder.as_ref().map(|folder| folder.join(format!("{name}.index")))
     }
 

@@ -1,7 +1,7 @@
 //! A dataset: the indexes of its shards, one after the other.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,9 +12,11 @@ use super::findings::Finding;
 use super::identity::FileState;
 use super::index::{self, ShardIndex};
 use super::pattern;
+use super::place::ByteRange;
 use super::selector::FieldSelector;
 use crate::error::{Error, Result};
 use crate::plan::SampleId;
+use crate::spec::DatasetRules;
 
 /// Threads that index. They wait for the disk more than they compute, so their number is a queue depth.
 const THREADS: u32 = 16;
@@ -26,6 +28,8 @@ pub struct IndexOptions {
     pub cache_dir: Option<PathBuf>,
     /// Shards indexed at once; 16 by default.
     pub threads: Option<u32>,
+    /// How shards are understood.
+    pub rules: DatasetRules,
 }
 
 /// How far the opening of a dataset is.
@@ -37,6 +41,15 @@ pub struct IndexProgress {
     pub shards_total: u64,
     /// Samples found so far.
     pub samples: u64,
+}
+
+/// One file of a dataset: a shard's own (0), or one of the many of a shard that is a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FileNumber {
+    /// The shard.
+    pub shard: u32,
+    /// The file in it.
+    pub file: u32,
 }
 
 #[derive(Debug)]
@@ -66,8 +79,8 @@ impl Dataset {
             return Err(Error::config("a dataset needs at least one shard"));
         }
         pattern::check_files(&paths)?;
-        let cache = Cache::new(options.cache_dir.as_deref());
-        let indexes = open_all(&paths, options.threads.unwrap_or(THREADS), &cache, progress)?;
+        let cache = Cache::new(options.cache_dir.as_deref(), &options.rules);
+        let indexes = open_all(&paths, options, &cache, progress)?;
         let mut dataset = Self::join(paths, indexes);
         dataset.notices.extend(cache.failure().map(str::to_owned));
         if dataset.sample_count == 0 {
@@ -121,6 +134,12 @@ impl Dataset {
         use_key(self.index(shard).key(local))
     }
 
+    /// The bytes of a field of `sample` whose origin is the index.
+    pub fn stored(&self, sample: SampleId, range: ByteRange) -> &[u8] {
+        let (shard, _) = self.locate(sample);
+        self.index(shard).stored(range)
+    }
+
     /// Length of the longest key.
     pub fn key_bytes_max(&self) -> u32 {
         self.key_bytes_max
@@ -137,6 +156,21 @@ impl Dataset {
             fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state)
         };
         self.shards.iter().all(is_current)
+    }
+
+    /// The file that holds the bytes of `sample`.
+    pub fn file_of(&self, sample: SampleId) -> FileNumber {
+        let (shard, _) = self.locate(sample);
+        FileNumber { shard, file: 0 }
+    }
+
+    /// Opens a file of the dataset, and makes sure that it is the one that was indexed.
+    pub fn open_file(&self, FileNumber { shard, file: _ }: FileNumber) -> Result<File> {
+        let path = self.shard_path(shard);
+        let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
+        let metadata = file.metadata().map_err(|source| Error::io("look at", path, source))?;
+        self.check_file(shard, &metadata)?;
+        Ok(file)
     }
 
     /// Checks that an opened shard, which has `metadata`, is the one that was indexed.
@@ -218,7 +252,7 @@ impl Dataset {
 /// Opens or makes all indexes. Of several errors, the one of the earliest shard is returned.
 fn open_all(
     paths: &[PathBuf],
-    threads: u32,
+    options: &IndexOptions,
     cache: &Cache,
     progress: &(dyn Fn(IndexProgress) + Sync),
 ) -> Result<Vec<ShardIndex>> {
@@ -234,7 +268,7 @@ fn open_all(
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = paths.get(number) else { break };
             let mut counted = 0;
-            let index = open_one(path, cache, &mut |found| {
+            let index = open_one(path, &options.rules, cache, &mut |found| {
                 samples.fetch_add(found - counted, Ordering::Relaxed);
                 counted = found;
                 report(shards_done.load(Ordering::Relaxed));
@@ -247,7 +281,7 @@ fn open_all(
             report(shards_done.fetch_add(1, Ordering::Relaxed) + 1);
         }
     };
-    let threads = (threads.max(1) as usize).min(paths.len());
+    let threads = (options.threads.unwrap_or(THREADS).max(1) as usize).min(paths.len());
     thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(work);
@@ -258,10 +292,10 @@ fn open_all(
     slots.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-fn open_one(path: &Path, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<ShardIndex> {
+fn open_one(path: &Path, rules: &DatasetRules, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<ShardIndex> {
     let (file, state) = index::open_shard(path)?;
     match cache.load(path, &file, state) {
         Some(index) => Ok(index),
-        None => cache.keep(path, index::build(path, &file, state, report)?),
+        None => cache.keep(path, index::build(path, &file, state, rules, report)?),
     }
 }

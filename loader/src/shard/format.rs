@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! head                      HEAD_BYTES  magic, version, file length, identity of the shard, counts
-//! member_offsets     u64 each           where a member's body starts in the shard
+//! member_offsets     u64 each           where a member's body starts: in the shard, or, with the top bit set, in `stored`
 //! member_lens        u32 each           its length
 //! member_ends        u32 each           per sample: members up to its end
 //! sample_schemas     u32 each           per sample: its schema
 //! key_ends           u32 each           per sample: bytes of key text up to its end
 //! key_text           UTF-8
+//! stored             bytes              bodies that no shard has: joined labels, paths of files
 //! meta               JSON               fields, schemas, findings
 //! checksum           32                 BLAKE3 of all before
 //! ```
@@ -17,15 +18,18 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::ByteRange;
 use super::findings::FindingCount;
 use super::identity::{FileState, Identity};
+use super::place::{ByteRange, Origin};
 use super::table::{FieldCount, Table};
 
 const MAGIC: [u8; 8] = *b"FEEDLIDX";
-const VERSION: u64 = 1;
-const HEAD_BYTES: usize = 144;
+const VERSION: u64 = 2;
+const HEAD_BYTES: usize = 152;
 const CHECKSUM_BYTES: usize = 32;
+
+/// Marks the offset of a body that is in the index itself.
+pub(super) const STORED_BIT: u64 = 1 << 63;
 
 /// The part that is not read per sample.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,9 @@ pub(super) struct Meta {
     /// Fields of each schema, by number, in the order of the members.
     pub(super) schemas: Vec<Vec<u32>>,
     pub(super) findings: Vec<FindingCount>,
+    /// Where ranges of files may end, where that is not the shard's own length.
+    #[serde(default)]
+    pub(super) file_bytes_max: Option<u64>,
 }
 
 /// Where the columns are in checked bytes.
@@ -48,11 +55,17 @@ pub(super) struct Columns {
     sample_schemas: Range<usize>,
     key_ends: Range<usize>,
     key_text: Range<usize>,
+    stored: Range<usize>,
 }
 
 /// Writes an index.
 pub(super) fn encode(table: &Table, identity: &Identity, findings: Vec<FindingCount>) -> Vec<u8> {
-    let meta = Meta { fields: table.fields.clone(), schemas: table.schemas.clone(), findings };
+    let meta = Meta {
+        fields: table.fields.clone(),
+        schemas: table.schemas.clone(),
+        findings,
+        file_bytes_max: table.file_bytes_max,
+    };
     let meta = serde_json::to_vec(&meta).expect("numbers and text have a JSON form");
     let mut bytes = MAGIC.to_vec();
     let FileState { inode, bytes: shard_bytes, modified, changed } = identity.state;
@@ -68,7 +81,9 @@ pub(super) fn encode(table: &Table, identity: &Identity, findings: Vec<FindingCo
     }
     push(identity.last_header);
     bytes.extend(identity.header_hash);
-    for count in [table.sample_schemas.len(), table.member_offsets.len(), table.key_text.len(), meta.len()] {
+    for count in
+        [table.sample_schemas.len(), table.member_offsets.len(), table.key_text.len(), table.stored.len(), meta.len()]
+    {
         bytes.extend((count as u64).to_le_bytes());
     }
     debug_assert_eq!(bytes.len(), HEAD_BYTES);
@@ -77,6 +92,7 @@ pub(super) fn encode(table: &Table, identity: &Identity, findings: Vec<FindingCo
         bytes.extend(column.iter().flat_map(|value| value.to_le_bytes()));
     }
     bytes.extend(table.key_text.as_bytes());
+    bytes.extend(&table.stored);
     bytes.extend(meta);
     let file_bytes = (bytes.len() + CHECKSUM_BYTES) as u64;
     bytes[file_bytes_at..file_bytes_at + 8].copy_from_slice(&file_bytes.to_le_bytes());
@@ -112,16 +128,16 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(Identity, Columns, Meta), String> {
         last_header: word(72),
         header_hash: contents[80..112].try_into().expect("32 bytes"),
     };
-    let (mut columns, meta) = lay_out(contents.len(), [word(112), word(120), word(128), word(136)])
+    let (mut columns, meta) = lay_out(contents.len(), [word(112), word(120), word(128), word(136), word(144)])
         .ok_or_else(|| "the counts do not add up to the length".to_owned())?;
     let meta: Meta = serde_json::from_slice(&contents[meta]).map_err(|error| format!("meta: {error}"))?;
-    columns.key_bytes_max = columns.check(contents, identity.state.bytes, &meta)?;
+    columns.key_bytes_max = columns.check(contents, meta.file_bytes_max.unwrap_or(identity.state.bytes), &meta)?;
     Ok((identity, columns, meta))
 }
 
-/// The columns' places for [samples, members, bytes of keys, bytes of meta], if they fill `contents_bytes` exactly.
-fn lay_out(contents_bytes: usize, counts: [u64; 4]) -> Option<(Columns, Range<usize>)> {
-    let [samples, members, key_bytes, meta_bytes] = counts;
+/// The columns' places for [samples, members, bytes of keys, stored bytes, bytes of meta], if they fill `contents_bytes` exactly.
+fn lay_out(contents_bytes: usize, counts: [u64; 5]) -> Option<(Columns, Range<usize>)> {
+    let [samples, members, key_bytes, stored_bytes, meta_bytes] = counts;
     let mut end = HEAD_BYTES;
     let mut take = |count: u64, bytes_each: usize| {
         let start = end;
@@ -138,16 +154,24 @@ fn lay_out(contents_bytes: usize, counts: [u64; 4]) -> Option<(Columns, Range<us
         sample_schemas: take(samples, 4)?,
         key_ends: take(samples, 4)?,
         key_text: take(key_bytes, 1)?,
+        stored: take(stored_bytes, 1)?,
     };
     let meta = take(meta_bytes, 1)?;
     (end == contents_bytes).then_some((columns, meta))
 }
 
 impl Columns {
-    /// The member's place in the shard.
-    pub(super) fn member(&self, bytes: &[u8], member: u32) -> ByteRange {
+    /// The member's place.
+    pub(super) fn member(&self, bytes: &[u8], member: u32) -> (Origin, ByteRange) {
         let offset = u64_at(&bytes[self.member_offsets.clone()], member as usize * 8);
-        ByteRange { offset, len: u32_at(&bytes[self.member_lens.clone()], member) }
+        let origin = if offset & STORED_BIT == 0 { Origin::File } else { Origin::Index };
+        (origin, ByteRange { offset: offset & !STORED_BIT, len: u32_at(&bytes[self.member_lens.clone()], member) })
+    }
+
+    /// The bytes of a range whose origin is the index.
+    pub(super) fn stored<'a>(&self, bytes: &'a [u8], range: ByteRange) -> &'a [u8] {
+        let start = usize::try_from(range.offset).expect("checked when the index was opened");
+        &bytes[self.stored.clone()][start..start + range.len as usize]
     }
 
     /// The sample's first member.
@@ -168,15 +192,19 @@ impl Columns {
     }
 
     /// Checks the columns against each other, the shard's length and `meta`. Returns the length of the longest key.
-    fn check(&self, bytes: &[u8], shard_bytes: u64, meta: &Meta) -> Result<u32, String> {
+    fn check(&self, bytes: &[u8], file_bytes_max: u64, meta: &Meta) -> Result<u32, String> {
         let fields = meta.fields.len();
         if meta.schemas.iter().flatten().any(|&field| field as usize >= fields) {
             return Err("a schema names a field that is not there".to_owned());
         }
         for member in 0..self.members {
-            let ByteRange { offset, len } = self.member(bytes, member);
-            if offset.checked_add(u64::from(len)).is_none_or(|end| end > shard_bytes) {
-                return Err(format!("member {member} ends after the shard"));
+            let (origin, ByteRange { offset, len }) = self.member(bytes, member);
+            let (limit, place) = match origin {
+                Origin::File => (file_bytes_max, "the shard"),
+                Origin::Index => (self.stored.len() as u64, "the stored bytes"),
+            };
+            if offset.checked_add(u64::from(len)).is_none_or(|end| end > limit) {
+                return Err(format!("member {member} ends after {place}"));
             }
         }
         let keys = std::str::from_utf8(&bytes[self.key_text.clone()]).map_err(|error| format!("keys: {error}"))?;
@@ -264,8 +292,11 @@ mod tests {
             for (place, field) in schema.iter().enumerate() {
                 let _ = &meta.fields[*field as usize];
                 let place = u32::try_from(place).expect("small");
-                let range = columns.member(bytes, columns.member_start(bytes, sample) + place);
-                assert!(range.offset + u64::from(range.len) <= identity.state.bytes);
+                let (origin, range) = columns.member(bytes, columns.member_start(bytes, sample) + place);
+                match origin {
+                    Origin::File => assert!(range.offset + u64::from(range.len) <= identity.state.bytes),
+                    Origin::Index => assert_eq!(columns.stored(bytes, range).len(), range.len as usize),
+                }
             }
         }
     }
@@ -281,7 +312,8 @@ mod tests {
         assert_eq!(meta.schemas, [[0, 1], [1, 0]]);
         assert_eq!((0..3).map(|sample| columns.schema(&bytes, sample)).collect::<Vec<_>>(), [0, 1, 0]);
         let start = columns.member_start(&bytes, 2);
-        assert_eq!(columns.member(&bytes, start + 1), ByteRange { offset: 5 * 1024 + 512, len: 100 });
+        let place = (Origin::File, ByteRange { offset: 5 * 1024 + 512, len: 100 });
+        assert_eq!(columns.member(&bytes, start + 1), place);
         assert_eq!(meta.findings[0].example, "pipe");
         use_all(&bytes, &found, &columns, &meta);
         let none = parse(&index(&[])).expect("sound").1;
@@ -316,12 +348,13 @@ mod tests {
         check(&|bytes| bytes[0] = b'X', "not an index");
         check(&|bytes| bytes.truncate(300), "300 bytes are there");
         check(&|bytes| bytes[200] ^= 1, "checksum");
-        check(&put(8, 2), "version 2");
+        check(&put(8, 3), "version 3");
         check(&put(32, 700), "ends after the shard");
         check(&put(112, 3), "do not add up");
         check(&put(112, u64::MAX), "do not add up");
         check(&put(120, u64::MAX / 8), "do not add up");
-        check(&put(144, u64::MAX), "ends after the shard");
+        check(&put(152, u64::MAX >> 1), "ends after the shard");
+        check(&put(152, u64::MAX), "ends after the stored bytes");
     }
 
     proptest! {

@@ -4,12 +4,14 @@ use std::fs::{File, Metadata};
 use std::ops::Deref;
 use std::path::Path;
 
-use super::ByteRange;
 use super::format::{self, Columns, Meta};
 use super::identity::{FileState, Identity};
+use super::kind::ShardKind;
+use super::place::{ByteRange, Origin};
 use super::table::Table;
 use super::walk::Walk;
 use crate::error::{Error, Result};
+use crate::spec::DatasetRules;
 use crate::sys::map::MappedFile;
 
 /// Members between two reports of progress.
@@ -75,9 +77,14 @@ impl ShardIndex {
     }
 
     /// The member in place `position` of the sample's schema.
-    pub(super) fn member(&self, sample: u32, position: u32) -> ByteRange {
+    pub(super) fn member(&self, sample: u32, position: u32) -> (Origin, ByteRange) {
         let start = self.columns.member_start(&self.bytes, sample);
         self.columns.member(&self.bytes, start + position)
+    }
+
+    /// The bytes of a range whose origin is the index.
+    pub(super) fn stored(&self, range: ByteRange) -> &[u8] {
+        self.columns.stored(&self.bytes, range)
     }
 }
 
@@ -88,8 +95,24 @@ pub(super) fn open_shard(path: &Path) -> Result<(File, FileState)> {
     Ok((file, FileState::of(&metadata)))
 }
 
-/// Walks over the shard's headers and returns the bytes of its index. `report` is told the samples found so far.
-pub(super) fn build(path: &Path, file: &File, state: FileState, report: &mut dyn FnMut(u64)) -> Result<Vec<u8>> {
+/// Finds the samples of a shard and returns the bytes of its index. `report` is told the samples found so far.
+pub(super) fn build(
+    path: &Path,
+    file: &File,
+    state: FileState,
+    _rules: &DatasetRules,
+    report: &mut dyn FnMut(u64),
+) -> Result<Vec<u8>> {
+    match ShardKind::of(path)? {
+        // The walk names the compression.
+        ShardKind::Tar | ShardKind::CompressedTar(_) => build_tar(path, file, state, report),
+        ShardKind::Lmdb => Err(Error::shard(path, 0, "this is an LMDB database, which cannot be read yet")),
+        ShardKind::Tree => Err(Error::config(format!("{} is a folder: name its shards", path.display()))),
+    }
+}
+
+/// Walks over a tar's headers.
+fn build_tar(path: &Path, file: &File, state: FileState, report: &mut dyn FnMut(u64)) -> Result<Vec<u8>> {
     if state.bytes == 0 {
         return Err(Error::shard(
             path,

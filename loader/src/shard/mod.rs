@@ -14,9 +14,11 @@ mod format;
 mod glob;
 mod identity;
 mod index;
+mod kind;
 mod name;
 mod pattern;
 mod pax;
+mod place;
 mod selector;
 mod summary;
 mod table;
@@ -25,18 +27,10 @@ mod walk;
 mod window;
 
 pub use cache::cache_folder;
-pub use dataset::{Dataset, IndexOptions, IndexProgress};
+pub use dataset::{Dataset, FileNumber, IndexOptions, IndexProgress};
 pub use findings::{Finding, FindingCount};
 pub use pattern::expand;
+pub use place::{ByteRange, Encoding, FieldBytes, Origin};
 pub use selector::FieldSelector;
 pub use summary::ShardSummary;
 pub use table::FieldCount;
-
-/// Bytes of a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ByteRange {
-    /// Where they start.
-    pub offset: u64,
-    /// How many.
-    pub len: u32,
-}

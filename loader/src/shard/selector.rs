@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::ByteRange;
 use super::dataset::Dataset;
 use super::glob;
+use super::place::{Encoding, FieldBytes};
+use super::table::FieldCount;
 use crate::error::{Error, Result};
 use crate::plan::SampleId;
 
 /// Marks a field that samples of a schema do not have.
-const ABSENT: u32 = u32::MAX;
+const ABSENT: Member = Member { place: u32::MAX, encoding: Encoding::Plain };
 
 /// Finds the members of a sample that a job needs. Made by [`Dataset::selector`], for that dataset alone.
 #[derive(Debug)]
@@ -19,7 +20,14 @@ pub struct FieldSelector {
     /// Per shard, the row of its first schema.
     first_rows: Vec<usize>,
     /// Per schema a row, per asked field the member's place in the sample.
-    places: Vec<u32>,
+    places: Vec<Member>,
+}
+
+/// The member that supplies a field.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    place: u32,
+    encoding: Encoding,
 }
 
 impl FieldSelector {
@@ -36,34 +44,37 @@ impl FieldSelector {
             let meta = &dataset.index(shard).meta;
             selector.first_rows.push(selector.places.len() / selector.width.max(1));
             for schema in &meta.schemas {
-                let names: Vec<&str> = schema.iter().map(|&field| meta.fields[field as usize].name.as_str()).collect();
-                selector.places.extend(sources.iter().map(|asked| place(asked, &names)));
+                let fields: Vec<&FieldCount> = schema.iter().map(|&field| &meta.fields[field as usize]).collect();
+                selector.places.extend(sources.iter().map(|asked| find(asked, &fields)));
             }
         }
         Ok(selector)
     }
 
-    /// Where `sample` has each asked field: the first source that is there, `None` when none is. `ranges` has one
-    /// place for each list of sources.
-    pub fn select(&self, dataset: &Dataset, sample: SampleId, ranges: &mut [Option<ByteRange>]) {
-        debug_assert_eq!(ranges.len(), self.width);
+    /// Where `sample` has each asked field: the first source that is there, `None` when none is. `found` has one place
+    /// for each list of sources.
+    pub fn select(&self, dataset: &Dataset, sample: SampleId, found: &mut [Option<FieldBytes>]) {
+        debug_assert_eq!(found.len(), self.width);
         let (shard, local) = dataset.locate(sample);
         let index = dataset.index(shard);
         let row = self.first_rows[shard as usize] + index.schema(local) as usize;
         let places = &self.places[row * self.width..][..self.width];
-        for (range, &place) in ranges.iter_mut().zip(places) {
-            *range = (place != ABSENT).then(|| index.member(local, place));
+        for (found, &Member { place, encoding }) in found.iter_mut().zip(places) {
+            *found = (place != ABSENT.place).then(|| {
+                let (origin, range) = index.member(local, place);
+                FieldBytes { origin, range, encoding }
+            });
         }
     }
 }
 
 /// The place of the first source that matches; among several names that match one pattern, the least.
-fn place(asked: &[String], names: &[&str]) -> u32 {
+fn find(asked: &[String], fields: &[&FieldCount]) -> Member {
     let find = |source: &String| {
-        let matching = names.iter().enumerate().filter(|(_, name)| matches(source, name));
-        matching.min_by_key(|(_, name)| **name).map(|(place, _)| place)
+        let matching = (0..).zip(fields).filter(|(_, field)| matches(source, &field.name));
+        matching.min_by_key(|(_, field)| &field.name).map(|(place, field)| Member { place, encoding: field.encoding })
     };
-    asked.iter().find_map(find).map_or(ABSENT, |place| u32::try_from(place).expect("members of a sample"))
+    asked.iter().find_map(find).unwrap_or(ABSENT)
 }
 
 /// A source is a field's name, or a pattern (`*.png`).

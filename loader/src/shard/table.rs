@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::findings::{Finding, Findings};
 use super::name;
+use super::place::Encoding;
 use super::walk::Member;
 use crate::error::{Error, Result};
 
@@ -21,6 +22,11 @@ pub struct FieldCount {
     pub empty: u64,
     /// Bytes of all.
     pub bytes: u64,
+    /// Bytes of the longest.
+    pub bytes_max: u32,
+    /// What they are wrapped in.
+    #[serde(default)]
+    pub encoding: Encoding,
 }
 
 /// The columns. A schema is a list of fields in the order of the members; nearly every shard has one.
@@ -35,6 +41,10 @@ pub(super) struct Table {
     /// Per sample, the bytes of key text up to its end.
     pub(super) key_ends: Vec<u32>,
     pub(super) key_text: String,
+    /// Bodies that are kept in the index.
+    pub(super) stored: Vec<u8>,
+    /// Where ranges of files may end, where that is not the shard's own length.
+    pub(super) file_bytes_max: Option<u64>,
     pub(super) fields: Vec<FieldCount>,
     pub(super) schemas: Vec<Vec<u32>>,
     field_numbers: HashMap<String, u32>,
@@ -83,6 +93,7 @@ impl Table {
         count.samples += 1;
         count.empty += u64::from(len == 0);
         count.bytes += u64::from(len);
+        count.bytes_max = count.bytes_max.max(len);
         self.open_fields.push(field);
         self.member_offsets.push(member.body_offset);
         self.member_lens.push(len);
@@ -123,7 +134,14 @@ impl Table {
             Some(number) => *number,
             None => {
                 let number = u32::try_from(self.fields.len()).expect("no more fields than members");
-                self.fields.push(FieldCount { name: field.to_owned(), samples: 0, empty: 0, bytes: 0 });
+                self.fields.push(FieldCount {
+                    name: field.to_owned(),
+                    samples: 0,
+                    empty: 0,
+                    bytes: 0,
+                    bytes_max: 0,
+                    encoding: Encoding::Plain,
+                });
                 self.field_numbers.insert(field.to_owned(), number);
                 number
             }

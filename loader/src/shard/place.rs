@@ -1,0 +1,48 @@
+//! Where the bytes of one field of one sample are, and what they are wrapped in.
+
+use serde::{Deserialize, Serialize};
+
+/// A run of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ByteRange {
+    /// Where they start.
+    pub offset: u64,
+    /// How many.
+    pub len: u32,
+}
+
+/// What a range of bytes is a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The file of the sample, to be read: see [`super::Dataset::file_of`].
+    File,
+    /// The shard's index, which is in memory: see [`super::Dataset::stored`].
+    Index,
+}
+
+/// What the bytes of a field are wrapped in, which a worker takes off before the field is decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Encoding {
+    /// Nothing: the bytes are the field.
+    #[default]
+    Plain,
+}
+
+/// The bytes of one field of one sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldBytes {
+    /// What `range` is a part of.
+    pub origin: Origin,
+    /// Where in it.
+    pub range: ByteRange,
+    /// What they are wrapped in.
+    pub encoding: Encoding,
+}
+
+impl FieldBytes {
+    /// The range to read from the sample's file, if the bytes are there.
+    pub fn in_file(&self) -> Option<ByteRange> {
+        (self.origin == Origin::File).then_some(self.range)
+    }
+}
