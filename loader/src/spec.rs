@@ -64,7 +64,64 @@ pub struct JobSpec {
 /// How shards are understood, where there is a choice. An index depends on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct DatasetRules {}
+pub struct DatasetRules {
+    /// Where a member's name is cut into key and field.
+    pub key_rule: KeyRule,
+    /// A second member of a sample for one field.
+    pub duplicates: Duplicates,
+    /// Members of a sample that do not follow each other.
+    pub unsorted: Unsorted,
+    /// A shard that is cut off or damaged.
+    pub damaged: Damaged,
+}
+
+/// Where a member's name is cut into key and field.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyRule {
+    /// At the first dot of the last path component: WebDataset's rule.
+    #[default]
+    FirstDot,
+    /// At the last dot, for base names that have dots of their own.
+    LastDot,
+}
+
+/// What becomes of a second member of a sample for one field.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Duplicates {
+    /// The shard is refused.
+    #[default]
+    Error,
+    /// The first counts.
+    First,
+    /// The last counts.
+    Last,
+    /// The sample is left out.
+    DropSample,
+}
+
+/// What becomes of members of a sample that do not follow each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unsorted {
+    /// The shard is refused.
+    #[default]
+    Error,
+    /// They are joined, at the place of the first.
+    Regroup,
+}
+
+/// What becomes of a shard that is cut off or damaged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Damaged {
+    /// The dataset is refused.
+    #[default]
+    Error,
+    /// The samples before the damage are used.
+    SkipRest,
+}
 
 /// Order of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use feedline_loader::shard::{Missing, expand};
 use pyo3::prelude::*;
 
 /// The native half of feedline: streams of batches from a sidecar.
@@ -51,11 +52,17 @@ fn check_spec(py: Python<'_>, spec: &str) -> PyResult<()> {
     stream::parse_spec(py, spec).map(|_| ())
 }
 
-/// The shard files that `patterns` (paths, braces, globs, ``::`` between) name, in order, as absolute paths.
+/// The shards that `patterns` (paths, braces, globs, ``::`` between, ``@`` before a list) name, in order, as absolute paths;
+/// and what is said of those that are missing, where they are to be skipped.
 #[pyfunction]
-fn expand_shards(py: Python<'_>, patterns: Vec<String>) -> PyResult<Vec<OsString>> {
-    let shards = feedline_loader::shard::expand(&patterns).map_err(|error| errors::to_python(py, &error, None))?;
-    Ok(shards.into_iter().map(PathBuf::into_os_string).collect())
+fn expand_shards(
+    py: Python<'_>,
+    patterns: Vec<String>,
+    skip_missing: bool,
+) -> PyResult<(Vec<OsString>, Option<String>)> {
+    let missing = if skip_missing { Missing::Skip } else { Missing::Error };
+    let expanded = expand(&patterns, missing).map_err(|error| errors::to_python(py, &error, None))?;
+    Ok((expanded.shards.into_iter().map(PathBuf::into_os_string).collect(), expanded.missing))
 }
 
 /// Cores that this process may use: the least of its affinity, its cpuset and its quota.

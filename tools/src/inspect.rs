@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use feedline_loader::Result;
-use feedline_loader::shard::{Dataset, FieldCount, FindingCount, IndexOptions, ShardSummary, expand};
+use feedline_loader::shard::{Dataset, FieldCount, FindingCount, IndexOptions, Missing, ShardSummary, expand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -68,7 +68,7 @@ impl From<ShardSummary> for ShardRow {
 
 /// Indexes, then reports.
 pub fn run(arguments: &InspectArguments) -> Result<()> {
-    let shards = expand(&arguments.shards)?;
+    let shards = expand(&arguments.shards, Missing::Error)?.shards;
     let bar = indexing_bar(shards.len() as u64, !arguments.json);
     let options = IndexOptions { cache_dir: arguments.cache_dir.clone(), ..IndexOptions::default() };
     let dataset = Dataset::open(&shards, &options, &|progress| {

@@ -140,7 +140,7 @@ impl Connection {
         let dataset = self.open_dataset(&spec).await?;
         let source = source(&spec, dataset.sample_count(), indices, weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
-        let classes = classes_beside(&spec.shards);
+        let classes = dataset.classes().map(<[String]>::to_vec).or_else(|| classes_beside(&spec.shards));
         let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, events })?;
         let info = self.info(&stream, classes);
         let RingDescriptors { payload, control, freed } = ring;

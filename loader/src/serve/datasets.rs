@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::shard::{Dataset, IndexOptions, IndexProgress};
+use crate::shard::{Dataset, IndexOptions, IndexProgress, Links};
 use crate::spec::DatasetRules;
 
 /// Open datasets by their lists of shards and the rules they are understood by. They live as long as a stream uses them.
 #[derive(Debug)]
 pub(super) struct Datasets {
     cache_dir: Option<PathBuf>,
+    links: Links,
     open: Mutex<Vec<Open>>,
 }
 
@@ -22,8 +23,8 @@ struct Open {
 }
 
 impl Datasets {
-    pub(super) fn new(cache_dir: Option<PathBuf>) -> Self {
-        Self { cache_dir, open: Mutex::default() }
+    pub(super) fn new(cache_dir: Option<PathBuf>, links: Links) -> Self {
+        Self { cache_dir, links, open: Mutex::default() }
     }
 
     /// The dataset of `shards`: opened anew when it is not open, or when a shard has changed since.
@@ -36,7 +37,8 @@ impl Datasets {
         if let Some(dataset) = self.find(shards, rules).filter(|dataset| dataset.is_current()) {
             return Ok(dataset);
         }
-        let options = IndexOptions { cache_dir: self.cache_dir.clone(), threads: None, rules: rules.clone() };
+        let options =
+            IndexOptions { cache_dir: self.cache_dir.clone(), threads: None, rules: rules.clone(), links: self.links };
         let dataset = Arc::new(Dataset::open(shards, &options, progress)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|other| other.dataset.strong_count() > 0 && !other.is_of(shards, rules));

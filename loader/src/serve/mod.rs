@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use crate::error::{Error, Result};
 use crate::pipeline::{Pipeline, PipelineOptions, Stream};
 use crate::read::ReaderChoice;
+use crate::shard::Links;
 use crate::sys::cores::CoreReport;
 use crate::telemetry::WaitSampler;
 use datasets::Datasets;
@@ -115,7 +116,11 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
     };
     let (clients, _) = watch::channel(0);
     let service = Arc::new(Service {
-        datasets: Datasets::new(options.cache_dir.clone()),
+        // Where clients may only name what lies in some folders, links do not lead out of those.
+        datasets: Datasets::new(
+            options.cache_dir.clone(),
+            if options.allow_roots.is_empty() { Links::Followed } else { Links::Confined },
+        ),
         options,
         pipeline,
         workers,

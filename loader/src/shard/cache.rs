@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use rustix::fs::OFlags;
 use rustix::rand::GetRandomFlags;
 
-use super::identity::{FileState, Identity};
+use super::identity::FileState;
 use super::index::{IndexBytes, ShardIndex};
 use crate::error::Result;
 use crate::spec::DatasetRules;
@@ -66,9 +66,7 @@ impl Cache {
                 return None;
             }
         };
-        let identity = index.identity;
-        let current = identity.state == state
-            && Identity::read(shard, state, identity.last_header).is_ok_and(|current| current == identity);
+        let current = index.is_of(path, shard, state);
         if !current {
             tracing::info!("{}: changed since it was indexed; indexing again", path.display());
         }

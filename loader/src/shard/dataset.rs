@@ -14,6 +14,7 @@ use super::index::{self, ShardIndex};
 use super::pattern;
 use super::place::ByteRange;
 use super::selector::FieldSelector;
+use super::tree::{self, Links};
 use crate::error::{Error, Result};
 use crate::plan::SampleId;
 use crate::spec::DatasetRules;
@@ -30,6 +31,8 @@ pub struct IndexOptions {
     pub threads: Option<u32>,
     /// How shards are understood.
     pub rules: DatasetRules,
+    /// Whether links may lead out of a folder of files.
+    pub links: Links,
 }
 
 /// How far the opening of a dataset is.
@@ -67,6 +70,7 @@ pub struct Dataset {
     sample_count: u64,
     key_bytes_max: u32,
     notices: Vec<String>,
+    links: Links,
 }
 
 impl Dataset {
@@ -81,7 +85,7 @@ impl Dataset {
         pattern::check_files(&paths)?;
         let cache = Cache::new(options.cache_dir.as_deref(), &options.rules);
         let indexes = open_all(&paths, options, &cache, progress)?;
-        let mut dataset = Self::join(paths, indexes);
+        let mut dataset = Self::join(paths, indexes, options.links);
         dataset.notices.extend(cache.failure().map(str::to_owned));
         if dataset.sample_count == 0 {
             return Err(dataset.no_samples());
@@ -89,7 +93,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>) -> Self {
+    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>, links: Links) -> Self {
         let mut sample_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
         for index in &indexes {
@@ -98,7 +102,7 @@ impl Dataset {
         }
         let key_bytes_max = indexes.iter().map(ShardIndex::key_bytes_max).max().unwrap_or(0);
         let shards = paths.into_iter().zip(indexes).map(|(path, index)| Shard { path, index }).collect();
-        let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new() };
+        let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new(), links };
         dataset.notices = dataset.findings();
         dataset.notices.extend(dataset.repeated_shards());
         dataset
@@ -150,23 +154,41 @@ impl Dataset {
         &self.notices
     }
 
+    /// Names of the classes, where the dataset is one folder of files.
+    pub fn classes(&self) -> Option<&[String]> {
+        match self.shards.as_slice() {
+            [Shard { index, .. }] => index.meta.classes.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Whether each shard is still as it was indexed, as far as `stat` can tell.
     pub fn is_current(&self) -> bool {
         let is_current = |shard: &Shard| {
-            fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state)
+            let state = fs::metadata(&shard.path).map(|metadata| FileState::of(&metadata));
+            state.is_ok_and(|state| {
+                let index = &shard.index;
+                let folders =
+                    || tree::identity(&shard.path, state, &index.meta.folders).is_ok_and(|now| now == index.identity);
+                state == index.identity.state && (!index.is_tree() || folders())
+            })
         };
         self.shards.iter().all(is_current)
     }
 
     /// The file that holds the bytes of `sample`.
     pub fn file_of(&self, sample: SampleId) -> FileNumber {
-        let (shard, _) = self.locate(sample);
-        FileNumber { shard, file: 0 }
+        let (shard, local) = self.locate(sample);
+        FileNumber { shard, file: if self.index(shard).is_tree() { local + 1 } else { 0 } }
     }
 
     /// Opens a file of the dataset, and makes sure that it is the one that was indexed.
-    pub fn open_file(&self, FileNumber { shard, file: _ }: FileNumber) -> Result<File> {
+    pub fn open_file(&self, FileNumber { shard, file }: FileNumber) -> Result<File> {
         let path = self.shard_path(shard);
+        let in_tree = file.checked_sub(1).and_then(|local| self.index(shard).file(local));
+        if let Some((file, bytes)) = in_tree {
+            return tree::open_file(path, file, u64::from(bytes), self.links);
+        }
         let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
         let metadata = file.metadata().map_err(|source| Error::io("look at", path, source))?;
         self.check_file(shard, &metadata)?;
@@ -267,14 +289,17 @@ fn open_all(
         while !stop.load(Ordering::Relaxed) {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = paths.get(number) else { break };
-            let mut counted = 0;
-            let index = open_one(path, &options.rules, cache, &mut |found| {
-                samples.fetch_add(found - counted, Ordering::Relaxed);
-                counted = found;
+            let counted = AtomicU64::new(0);
+            let count = |found: u64| {
+                let before = counted.fetch_max(found, Ordering::Relaxed);
+                samples.fetch_add(found.saturating_sub(before), Ordering::Relaxed);
+            };
+            let index = open_one(path, options, cache, &|found| {
+                count(found);
                 report(shards_done.load(Ordering::Relaxed));
             });
             if let Ok(index) = &index {
-                samples.fetch_add(u64::from(index.sample_count()) - counted, Ordering::Relaxed);
+                count(u64::from(index.sample_count()));
             }
             stop.fetch_or(index.is_err(), Ordering::Relaxed);
             slots[number].set(index).expect("each number is drawn once");
@@ -292,10 +317,10 @@ fn open_all(
     slots.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-fn open_one(path: &Path, rules: &DatasetRules, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<ShardIndex> {
+fn open_one(path: &Path, options: &IndexOptions, cache: &Cache, report: &(dyn Fn(u64) + Sync)) -> Result<ShardIndex> {
     let (file, state) = index::open_shard(path)?;
     match cache.load(path, &file, state) {
         Some(index) => Ok(index),
-        None => cache.keep(path, index::build(path, &file, state, rules, report)?),
+        None => cache.keep(path, index::build(path, &file, state, options, report)?),
     }
 }

@@ -42,6 +42,26 @@ pub enum Finding {
     TrailingJunk,
     /// An archive without a single sample.
     NoSamples,
+    /// A second member of a sample for one field; by the rule it or the first does not count.
+    DuplicateMember,
+    /// A sample with two members for one field; left out by the rule.
+    DroppedSample,
+    /// A sample whose members did not follow each other; joined by the rule.
+    Regrouped,
+    /// A shard that is cut off or damaged; what lies behind is left out by the rule.
+    RestSkipped,
+    /// A file of a folder that is no image by its ending; skipped.
+    NoImage,
+    /// A file whose name is no UTF-8; skipped.
+    NotUtf8Skipped,
+    /// A class's folder without images.
+    EmptyFolder,
+    /// A link out of the folders that may be read; skipped.
+    OutsideLink,
+    /// A link to nothing; skipped.
+    DeadLink,
+    /// A sample that the damage of its shard may have cut short; left out by the rule.
+    CutSample,
 }
 
 impl Finding {
@@ -68,6 +88,16 @@ impl Finding {
             Self::Concatenated => "archives after the end of another, read as well",
             Self::TrailingJunk => "ends of an archive with bytes after them that are no tar, ignored",
             Self::NoSamples => "archives without samples",
+            Self::DuplicateMember => "second members of a sample for one field, one of the two not used",
+            Self::DroppedSample => "samples with two members for one field, left out",
+            Self::Regrouped => "samples whose members do not follow each other, joined",
+            Self::RestSkipped => "damaged shards, not used from the damage on (the samples behind it are not counted)",
+            Self::NoImage => "files that are no images by their ending, skipped",
+            Self::NotUtf8Skipped => "files whose names are not UTF-8, skipped",
+            Self::EmptyFolder => "class folders without images",
+            Self::OutsideLink => "links that lead out of the folder, skipped as this sidecar serves several users",
+            Self::DeadLink => "links to nothing, skipped",
+            Self::CutSample => "samples at the damage of their shard, left out",
         }
     }
 
@@ -102,6 +132,16 @@ impl Findings {
         match self.counts.iter_mut().find(|count| count.finding == finding) {
             Some(count) => count.count += 1,
             None => self.counts.push(FindingCount { finding, count: 1, offset, example: example() }),
+        }
+    }
+
+    /// Adds what was found elsewhere.
+    pub(super) fn join(&mut self, others: Self) {
+        for other in others.counts {
+            match self.counts.iter_mut().find(|count| count.finding == other.finding) {
+                Some(count) => count.count += other.count,
+                None => self.counts.push(other),
+            }
         }
     }
 

@@ -41,6 +41,12 @@ pub(super) struct Meta {
     /// Where ranges of files may end, where that is not the shard's own length.
     #[serde(default)]
     pub(super) file_bytes_max: Option<u64>,
+    /// Of a tree, its folders, relative to the root.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) folders: Vec<String>,
+    /// Names of the classes, where the shard has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) classes: Option<Vec<String>>,
 }
 
 /// Where the columns are in checked bytes.
@@ -58,13 +64,13 @@ pub(super) struct Columns {
     stored: Range<usize>,
 }
 
-/// Writes an index.
-pub(super) fn encode(table: &Table, identity: &Identity, findings: Vec<FindingCount>) -> Vec<u8> {
+/// Writes an index of `table`; `meta` has what the table has not.
+pub(super) fn encode(table: &Table, identity: &Identity, meta: Meta) -> Vec<u8> {
     let meta = Meta {
         fields: table.fields.clone(),
         schemas: table.schemas.clone(),
-        findings,
         file_bytes_max: table.file_bytes_max,
+        ..meta
     };
     let meta = serde_json::to_vec(&meta).expect("numbers and text have a JSON form");
     let mut bytes = MAGIC.to_vec();
@@ -271,9 +277,9 @@ mod tests {
                 Member { name: (*name).to_owned(), header_offset, body_offset: header_offset + 512, size: 100 };
             table.add(path, &member, &mut findings).expect("in order");
         }
-        table.close(path).expect("few");
+        table.close(path, &mut findings).expect("few");
         findings.add(Finding::Fifo, 9, || "pipe".to_owned());
-        encode(&table, &identity(), findings.into_counts())
+        encode(&table, &identity(), Meta { findings: findings.into_counts(), ..Meta::default() })
     }
 
     fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {

@@ -4,14 +4,18 @@ use std::fs::{File, Metadata};
 use std::ops::Deref;
 use std::path::Path;
 
+use super::dataset::IndexOptions;
+use super::findings::Finding;
 use super::format::{self, Columns, Meta};
 use super::identity::{FileState, Identity};
 use super::kind::ShardKind;
 use super::place::{ByteRange, Origin};
+use super::regroup;
 use super::table::Table;
-use super::walk::Walk;
+use super::tree::{self, Links, Tree};
+use super::walk::{Member, Walk};
 use crate::error::{Error, Result};
-use crate::spec::DatasetRules;
+use crate::spec::{Damaged, DatasetRules, Unsorted};
 use crate::sys::map::MappedFile;
 
 /// Members between two reports of progress.
@@ -82,6 +86,35 @@ impl ShardIndex {
         self.columns.member(&self.bytes, start + position)
     }
 
+    /// Whether the shard at `path`, open as `file` and in `state`, is still what it was.
+    pub(super) fn is_of(&self, path: &Path, file: &File, state: FileState) -> bool {
+        let current = if self.meta.folders.is_empty() {
+            Identity::read(file, state, self.identity.last_header)
+        } else {
+            tree::identity(path, state, &self.meta.folders)
+        };
+        self.identity.state == state && current.is_ok_and(|current| current == self.identity)
+    }
+
+    /// Where the file of `sample` is in a shard that is a folder, and its length; `None` in any other shard.
+    pub(super) fn file(&self, sample: u32) -> Option<(&str, u32)> {
+        if !self.is_tree() {
+            return None;
+        }
+        let schema = &self.meta.schemas[self.schema(sample) as usize];
+        let place = |wanted: bool| {
+            let is_path = |field: &u32| self.meta.fields[*field as usize].name == tree::PATH_FIELD;
+            let place = schema.iter().position(|field| is_path(field) == wanted)?;
+            Some(self.member(sample, u32::try_from(place).ok()?).1)
+        };
+        Some((std::str::from_utf8(self.stored(place(true)?)).ok()?, place(false)?.len))
+    }
+
+    /// Whether the shard is a folder, so that each sample has a file of its own.
+    pub(super) fn is_tree(&self) -> bool {
+        !self.meta.folders.is_empty()
+    }
+
     /// The bytes of a range whose origin is the index.
     pub(super) fn stored(&self, range: ByteRange) -> &[u8] {
         self.columns.stored(&self.bytes, range)
@@ -100,39 +133,43 @@ pub(super) fn build(
     path: &Path,
     file: &File,
     state: FileState,
-    _rules: &DatasetRules,
-    report: &mut dyn FnMut(u64),
+    options: &IndexOptions,
+    report: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<u8>> {
+    let rules = &options.rules;
     match ShardKind::of(path)? {
         // The walk names the compression.
-        ShardKind::Tar | ShardKind::CompressedTar(_) => build_tar(path, file, state, report),
+        ShardKind::Tar | ShardKind::CompressedTar(_) => build_tar(path, file, state, rules, report),
         ShardKind::Lmdb => Err(Error::shard(path, 0, "this is an LMDB database, which cannot be read yet")),
-        ShardKind::Tree => Err(Error::config(format!("{} is a folder: name its shards", path.display()))),
+        ShardKind::Tree => build_tree(path, state, options.links, report),
     }
 }
 
 /// Walks over a tar's headers.
-fn build_tar(path: &Path, file: &File, state: FileState, report: &mut dyn FnMut(u64)) -> Result<Vec<u8>> {
-    if state.bytes == 0 {
-        return Err(Error::shard(
-            path,
-            0,
-            "the file is empty (0 bytes), as a failed download leaves it; fetch it again or leave it out",
-        ));
-    }
+fn build_tar(
+    path: &Path,
+    file: &File,
+    state: FileState,
+    rules: &DatasetRules,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<u8>> {
     // Hops would make the kernel read ahead what is then hopped over. Not all file systems take the advice.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
     let mut walk = Walk::new(path, file, state.bytes);
-    let mut table = Table::default();
-    let mut members = 0_u64;
-    while let Some(member) = walk.next_member()? {
-        table.add(path, &member, &mut walk.findings)?;
-        members += 1;
-        if members.is_multiple_of(REPORT_MEMBERS) {
-            report(table.sample_count());
+    let mut table = Table::new(rules);
+    let damage = match rules.unsorted {
+        Unsorted::Error => add_as_found(&mut walk, path, rules, &mut table, report)?,
+        Unsorted::Regroup => add_regrouped(&mut walk, path, rules, &mut table, report)?,
+    };
+    if let Some(Damage { offset, message }) = damage {
+        // A member of another sample tells that the open one is complete.
+        if walk.cut_member.as_deref().is_some_and(|member| table.is_complete_before(member)) {
+            table.close(path, &mut walk.findings)?;
         }
+        table.drop_open(Finding::CutSample, offset, &mut walk.findings);
+        walk.findings.add(Finding::RestSkipped, offset, || message);
     }
-    table.close(path)?;
+    table.close(path, &mut walk.findings)?;
     report(table.sample_count());
     let identity = Identity::read(file, state, walk.last_header().unwrap_or(0));
     let identity = identity.map_err(|source| Error::io("read", path, source))?;
@@ -143,7 +180,91 @@ fn build_tar(path: &Path, file: &File, state: FileState, report: &mut dyn FnMut(
             "the shard changed while it was being indexed; start again when its writer is done",
         ));
     }
-    Ok(format::encode(&table, &identity, walk.finish(table.sample_count())))
+    let meta = Meta { findings: walk.finish(table.sample_count()), ..Meta::default() };
+    Ok(format::encode(&table, &identity, meta))
+}
+
+/// Lists a folder of files.
+fn build_tree(path: &Path, state: FileState, links: Links, report: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>> {
+    let Tree { table, mut findings, classes, folders } = tree::build(path, links, report)?;
+    if table.sample_count() == 0 {
+        findings.add(Finding::NoSamples, 0, String::new);
+    }
+    let identity = tree::identity(path, state, &folders).map_err(|source| Error::io("look at", path, source))?;
+    let classes = (!classes.is_empty()).then_some(classes);
+    let meta = Meta { findings: findings.into_counts(), folders, classes, ..Meta::default() };
+    Ok(format::encode(&table, &identity, meta))
+}
+
+/// What ends a shard early, where the rule is to use what lies before it.
+struct Damage {
+    offset: u64,
+    message: String,
+}
+
+/// What comes next in a shard.
+enum Step {
+    Member(Member),
+    End,
+    Damage(Damage),
+}
+
+fn step(walk: &mut Walk<'_, File>, rule: Damaged) -> Result<Step> {
+    match walk.next_member() {
+        Ok(Some(member)) => Ok(Step::Member(member)),
+        Ok(None) => Ok(Step::End),
+        Err(Error::Shard { offset, message, .. }) if rule == Damaged::SkipRest => {
+            Ok(Step::Damage(Damage { offset, message }))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Adds the members as they come.
+fn add_as_found(
+    walk: &mut Walk<'_, File>,
+    path: &Path,
+    rules: &DatasetRules,
+    table: &mut Table,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Option<Damage>> {
+    for number in 1_u64.. {
+        match step(walk, rules.damaged)? {
+            Step::Member(member) => table.add(path, &member, &mut walk.findings)?,
+            Step::End => break,
+            Step::Damage(damage) => return Ok(Some(damage)),
+        }
+        if number.is_multiple_of(REPORT_MEMBERS) {
+            report(table.sample_count());
+        }
+    }
+    Ok(None)
+}
+
+/// Finds all members before any is added.
+fn add_regrouped(
+    walk: &mut Walk<'_, File>,
+    path: &Path,
+    rules: &DatasetRules,
+    table: &mut Table,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Option<Damage>> {
+    let mut members = Vec::new();
+    let damage = loop {
+        match step(walk, rules.damaged)? {
+            Step::Member(member) => members.push(member),
+            Step::End => break None,
+            Step::Damage(damage) => break Some(damage),
+        }
+        if (members.len() as u64).is_multiple_of(REPORT_MEMBERS) {
+            // Samples are not known yet; every report is a sign of life.
+            report(0);
+        }
+    };
+    for member in regroup::by_key(members, rules.key_rule, &mut walk.findings) {
+        table.add(path, &member, &mut walk.findings)?;
+    }
+    Ok(damage)
 }
 
 fn metadata(file: &File, path: &Path) -> Result<Metadata> {

@@ -1,6 +1,7 @@
 //! Member names to keys and fields, by WebDataset's rule, and the names that are no data. Pure.
 
 use super::findings::Finding;
+use crate::spec::KeyRule;
 
 /// A member's name, parted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +19,7 @@ const DESKTOP_FILES: [&str; 4] = [".DS_Store", "Thumbs.db", "ehthumbs.db", "desk
 const DESKTOP_FOLDER: &str = "__MACOSX";
 
 /// Parts a member's name. Empty and `.` components do not count: `./a//b.jpg` is `a/b.jpg`.
-pub(super) fn split(name: &str) -> Result<MemberName, Finding> {
+pub(super) fn split(name: &str, rule: KeyRule) -> Result<MemberName, Finding> {
     let mut components: Vec<&str> = name.split('/').filter(|component| !matches!(*component, "" | ".")).collect();
     if components.contains(&DESKTOP_FOLDER) {
         return Err(Finding::DesktopLitter);
@@ -33,7 +34,11 @@ pub(super) fn split(name: &str) -> Result<MemberName, Finding> {
     if last.len() > 4 && last.starts_with("__") && last.ends_with("__") {
         return Err(Finding::Meta);
     }
-    match last.split_once('.') {
+    let parts = match rule {
+        KeyRule::FirstDot => last.split_once('.'),
+        KeyRule::LastDot => last.rsplit_once('.'),
+    };
+    match parts {
         Some((stem, field)) if !stem.is_empty() && !field.is_empty() => {
             components.push(stem);
             Ok(MemberName { key: components.join("/"), field: field.to_lowercase() })
@@ -70,7 +75,7 @@ mod tests {
     fn keys_end_at_the_first_dot_of_the_last_component() {
         let check = |name: &str, key: &str, field: &str| {
             let expected = MemberName { key: key.to_owned(), field: field.to_owned() };
-            assert_eq!(split(name), Ok(expected), "{name}");
+            assert_eq!(split(name, KeyRule::FirstDot), Ok(expected), "{name}");
         };
         check("0.jpg", "0", "jpg");
         check("v1.0/22.0/1.1.png", "v1.0/22.0/1", "1.png");
@@ -90,7 +95,7 @@ mod tests {
 
     #[test]
     fn litter_has_no_key() {
-        let check = |name: &str, finding: Finding| assert_eq!(split(name), Err(finding), "{name}");
+        let check = |name: &str, finding: Finding| assert_eq!(split(name, KeyRule::FirstDot), Err(finding), "{name}");
         check("._0.jpg", Finding::AppleDouble);
         check("a/b/._0.jpg", Finding::AppleDouble);
         check("a/.DS_Store", Finding::DesktopLitter);

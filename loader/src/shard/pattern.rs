@@ -1,5 +1,6 @@
 //! What users write for shards, to paths: `::`, braces, then shell patterns.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,21 +13,74 @@ const PATHS_MAX: usize = 1 << 20;
 /// Missing files listed in a message, as ranges.
 const LISTED_MAX: usize = 10;
 
-/// The shards that `patterns` name, as absolute paths, in the order written; those of a shell pattern sorted.
+/// What becomes of shards that are named and not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// All are listed in an error.
+    Error,
+    /// All are listed in a notice.
+    Skip,
+}
+
+/// The shards that patterns name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expanded {
+    /// Absolute paths, in order.
+    pub shards: Vec<PathBuf>,
+    /// What is not there, by the rule to skip it.
+    pub missing: Option<String>,
+}
+
+/// The shards that `patterns` name, in the order written; those of a shell pattern sorted.
 ///
 /// `a.tar::b.tar` is two patterns. `{0..3}`, `{000..003}`, `{0..10..5}`, `{a..c}` and `{train,extra}` give each value in
-/// turn; then `*`, `?` and `[…]` are looked up. A file that has a pattern's very name is taken as it is. Every file must
-/// be there; those that are not are all listed.
-pub fn expand(patterns: &[String]) -> Result<Vec<PathBuf>> {
+/// turn; then `*`, `?` and `[…]` are looked up. A file that has a pattern's very name is taken as it is. `@list.txt` is a
+/// file of patterns, one a line, relative to its folder; empty lines and lines that start with `#` do not count. A folder
+/// is the LMDB database in it, or the tars in it, or else a tree of plain files.
+pub fn expand(patterns: &[String], missing: Missing) -> Result<Expanded> {
     let mut shards = Vec::new();
     for pattern in patterns.iter().flat_map(|pattern| pattern.split("::")) {
-        expand_one(pattern, &mut shards)?;
+        match pattern.strip_prefix('@').filter(|_| !Path::new(pattern).exists()) {
+            Some(list) => expand_list(Path::new(list), &mut shards)?,
+            None => expand_one(pattern, &mut shards)?,
+        }
     }
     if shards.is_empty() {
         return Err(Error::config("no shards were named: give paths or patterns, such as train-{000000..000099}.tar"));
     }
-    check_files(&shards)?;
-    Ok(shards)
+    let shards = shards.into_iter().map(inside_folder).collect::<Result<Vec<_>>>()?.concat();
+    let absent = absent(&shards)?;
+    let Some(words) = in_words(&absent, shards.len()) else { return Ok(Expanded { shards, missing: None }) };
+    if missing == Missing::Error || absent.len() == shards.len() {
+        return Err(Error::config(format!("{words}; fetch them, or go on without them by missing_shards=\"skip\"")));
+    }
+    let absent: HashSet<PathBuf> = absent.into_iter().map(Path::to_owned).collect();
+    let shards = shards.into_iter().filter(|shard| !absent.contains(shard)).collect();
+    Ok(Expanded { shards, missing: Some(format!("{words}, skipped")) })
+}
+
+/// Refuses a list in which a path is not there, and lists all that are missing.
+pub(super) fn check_files(paths: &[PathBuf]) -> Result<()> {
+    in_words(&absent(paths)?, paths.len()).map_or(Ok(()), |words| Err(Error::config(words)))
+}
+
+fn in_words(absent: &[&Path], total: usize) -> Option<String> {
+    (!absent.is_empty()).then(|| format!("{} of {total} shards are missing: {}", absent.len(), as_ranges(absent)))
+}
+
+/// A file of patterns.
+fn expand_list(list: &Path, shards: &mut Vec<PathBuf>) -> Result<()> {
+    let text = fs::read_to_string(list).map_err(|source| Error::io("read", list, source))?;
+    let folder = list.parent().unwrap_or(Path::new(""));
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if line.contains("://") || line.starts_with("pipe:") {
+            return Err(Error::config(format!("{}: {line}: only local files can be read", list.display())));
+        }
+        let path = folder.join(line);
+        let pattern = path.to_str().ok_or_else(|| Error::config(format!("{}: not UTF-8", path.display())))?;
+        expand_one(pattern, shards)?;
+    }
+    Ok(())
 }
 
 fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
@@ -38,7 +92,7 @@ fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
     }
     let absolute = |text: &str| std::path::absolute(text).map_err(|source| Error::io("find", Path::new(text), source));
     let literal = absolute(pattern)?;
-    if literal.is_file() {
+    if literal.exists() {
         shards.push(literal);
         return Ok(());
     }
@@ -46,7 +100,7 @@ fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
     expand_braces(pattern, &mut texts).map_err(|reason| Error::config(format!("{pattern}: {reason}")))?;
     for text in texts {
         let path = absolute(&text)?;
-        if !glob::is_pattern(&text) || path.is_file() {
+        if !glob::is_pattern(&text) || path.exists() {
             shards.push(path);
             continue;
         }
@@ -57,6 +111,29 @@ fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
         shards.extend(found);
     }
     Ok(())
+}
+
+/// What a folder stands for; anything else stands for itself.
+fn inside_folder(path: PathBuf) -> Result<Vec<PathBuf>> {
+    const TAR_ENDINGS: [&str; 6] = [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tar.xz", ".tzst"];
+    if !path.is_dir() {
+        return Ok(vec![path]);
+    }
+    let database = path.join("data.mdb");
+    if database.is_file() {
+        return Ok(vec![database]);
+    }
+    let mut tars = Vec::new();
+    for entry in fs::read_dir(&path).map_err(|source| Error::io("list", &path, source))? {
+        let name = entry.map_err(|source| Error::io("list", &path, source))?.file_name();
+        let is_tar = |name: &str| !name.starts_with('.') && TAR_ENDINGS.iter().any(|ending| name.ends_with(ending));
+        if name.to_str().is_some_and(is_tar) {
+            tars.push(path.join(name));
+        }
+    }
+    tars.retain(|tar| tar.is_file());
+    tars.sort_unstable();
+    Ok(if tars.is_empty() { vec![path] } else { tars })
 }
 
 /// Appends every text that `pattern` stands for, the leftmost brace varying slowest.
@@ -165,29 +242,20 @@ fn steps(first: u64, last: u64, step: usize) -> impl Iterator<Item = u64> {
     (0..count).map(move |n| if first <= last { first + n * step as u64 } else { first - n * step as u64 })
 }
 
-/// Refuses a list in which a path is no file, and lists all that are missing, runs of numbers as ranges.
-pub(super) fn check_files(paths: &[PathBuf]) -> Result<()> {
-    let mut missing = Vec::new();
+/// The paths that are not there. Refuses what is neither a file nor a folder.
+fn absent(paths: &[PathBuf]) -> Result<Vec<&Path>> {
+    let mut absent = Vec::new();
     for path in paths {
         match fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => {}
-            Ok(metadata) if metadata.is_dir() => {
-                return Err(Error::config(format!(
-                    "{} is a folder: name its shards, such as {0}/*.tar",
-                    path.display()
-                )));
-            }
+            Ok(metadata) if metadata.is_file() || metadata.is_dir() => {}
             Ok(_) => return Err(Error::config(format!("{} is no plain file", path.display()))),
             Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-                missing.push(path.as_path());
+                absent.push(path.as_path());
             }
             Err(error) => return Err(Error::io("find", path, error)),
         }
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(Error::config(format!("{} of {} shards are missing: {}", missing.len(), paths.len(), as_ranges(&missing))))
+    Ok(absent)
 }
 
 /// Paths that differ only in their last number, which goes up by one, become one `{first..last}`.
@@ -314,9 +382,14 @@ mod tests {
             fs::write(folder.path().join(name), "x").expect("written");
         }
         fs::create_dir(folder.path().join("s-dir.tar")).expect("made");
+        fs::create_dir_all(folder.path().join("mdb/.ipynb_checkpoints")).expect("made");
+        fs::write(folder.path().join("mdb/data.mdb"), "x").expect("written");
+        fs::create_dir_all(folder.path().join("tree/cat")).expect("made");
+        fs::write(folder.path().join("list.txt"), "# train\n s-{000..001}.tar\n\ns-003.tar").expect("written");
         let check = |patterns: &[String], names: &[&str]| {
             let expected: Vec<PathBuf> = names.iter().map(|name| folder.path().join(name)).collect();
-            assert_eq!(expand(patterns).expect("found"), expected, "{patterns:?}");
+            let found = expand(patterns, Missing::Error).expect("found");
+            assert_eq!(found, Expanded { shards: expected, missing: None }, "{patterns:?}");
         };
         check(&[at("s-{000..001}.tar")], &["s-000.tar", "s-001.tar"]);
         check(&[at("s-*.tar")], &["s-000.tar", "s-001.tar", "s-003.tar"]);
@@ -326,9 +399,24 @@ mod tests {
         check(&[at("s-003.tar"), at("{s-001,s-000}.tar")], &["s-003.tar", "s-001.tar", "s-000.tar"]);
         check(&[at("odd[1].tar")], &["odd[1].tar"]);
         check(&[at("odd{a}.tar")], &["odd{a}.tar"]);
+        check(&[format!("@{}", at("list.txt"))], &["s-000.tar", "s-001.tar", "s-003.tar"]);
+        check(&[at("")], &["odd[1].tar", "odd{a}.tar", "s-000.tar", "s-001.tar", "s-003.tar"]);
+        check(&[at("mdb")], &["mdb/data.mdb"]);
+        check(&[at("m*b")], &["mdb/data.mdb"]);
+        check(&[at("tree")], &["tree"]);
+
+        let skipped = expand(&[at("s-{000..005}.tar")], Missing::Skip).expect("three are there");
+        assert_eq!(skipped.shards.len(), 3);
+        let words = skipped.missing.expect("three are missing");
+        assert!(
+            words.starts_with("3 of 6 shards are missing: ") && words.ends_with("s-{004..005}.tar, skipped"),
+            "{words}"
+        );
+        let none = expand(&[at("t-{0..5}.tar")], Missing::Skip).expect_err("none is there").to_string();
+        assert!(none.contains("6 of 6 shards are missing"), "{none}");
 
         let refuse = |pattern: &str, part: &str| {
-            let error = expand(&[pattern.to_owned()]).expect_err(pattern).to_string();
+            let error = expand(&[pattern.to_owned()], Missing::Error).expect_err(pattern).to_string();
             assert!(error.contains(part), "{pattern}: {error}");
         };
         refuse(&at("s-{000..005}.tar"), "3 of 6 shards are missing");
@@ -336,9 +424,9 @@ mod tests {
         refuse(&at("s-{000..005}.tar"), "s-{004..005}.tar");
         refuse(&at("t-*.tar"), "no file fits");
         refuse(&at("none/*.tar"), "no file fits");
-        refuse(folder.path().to_str().expect("plain"), "is a folder");
+        refuse(&format!("@{}", at("none.txt")), "cannot read");
         refuse("s3://bucket/a.tar", "only local files");
         refuse("", "empty");
-        assert!(expand(&[]).expect_err("none").to_string().contains("no shards were named"));
+        assert!(expand(&[], Missing::Error).expect_err("none").to_string().contains("no shards were named"));
     }
 }

@@ -6,6 +6,7 @@ use super::dataset::Dataset;
 use super::glob;
 use super::place::{Encoding, FieldBytes};
 use super::table::FieldCount;
+use super::tree::PATH_FIELD;
 use crate::error::{Error, Result};
 use crate::plan::SampleId;
 
@@ -85,7 +86,7 @@ fn matches(source: &str, field: &str) -> bool {
 fn found_fields(dataset: &Dataset) -> BTreeMap<&str, u64> {
     let mut found = BTreeMap::new();
     for shard in 0..dataset.shard_count() {
-        for field in &dataset.index(shard).meta.fields {
+        for field in dataset.index(shard).meta.fields.iter().filter(|field| field.name != PATH_FIELD) {
             *found.entry(field.name.as_str()).or_default() += field.samples;
         }
     }

@@ -43,6 +43,8 @@ pub(super) struct Walk<'a, S: ?Sized> {
     next_offset: u64,
     global: Overrides,
     last_header: Option<u64>,
+    /// The member that the shard is cut off in, if it is.
+    pub(super) cut_member: Option<String>,
     /// What was skipped, refused or odd.
     pub(super) findings: Findings,
 }
@@ -57,6 +59,7 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
             next_offset: 0,
             global: Overrides::default(),
             last_header: None,
+            cut_member: None,
             findings: Findings::default(),
         }
     }
@@ -151,6 +154,12 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
     fn next_header(&mut self, extended: bool) -> Result<Option<(u64, Header)>> {
         let offset = self.next_offset;
         let have = self.block_len(offset)?;
+        if self.file_bytes == 0 {
+            return Err(self.error(
+                0,
+                "the file is empty (0 bytes), as a failed download leaves it; fetch it again or leave it out",
+            ));
+        }
         if have == 0 {
             return self.end_without_marker(extended);
         }
@@ -286,6 +295,7 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
                         "the shard is cut off inside member {name:?}: {have} of {size} bytes are there; copy or pack it again"
                     )
                 };
+                self.cut_member = Some(name.to_owned());
                 Err(self.error(body_offset, message))
             }
         }

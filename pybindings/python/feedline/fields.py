@@ -292,3 +292,13 @@ def field_specs(fields: Mapping[str, Field], layout: str) -> list[dict[str, Any]
     return [
         {"name": name, "sources": list(field.sources), "kind": field.kind(layout)} for name, field in fields.items()
     ]
+
+
+#: Endings under which images are found where the user does not say.
+IMAGE_SOURCES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "ppm", "pgm")
+
+
+def default_fields(is_random: bool) -> dict[str, Field]:
+    """What a classifier on ImageNet takes, for training where the order is random, else for validation."""
+    transforms = (RandomResizedCrop(224), RandomHorizontalFlip()) if is_random else (Resize(256), CenterCrop(224))
+    return {"image": Image(IMAGE_SOURCES, *transforms), "label": Int("cls")}

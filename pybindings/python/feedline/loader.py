@@ -14,7 +14,7 @@ from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
 from .epochs import Epochs, Run
 from .errors import ForkedError, LoaderError
-from .fields import Field, field_specs
+from .fields import Field, default_fields, field_specs
 
 logger = logging.getLogger("feedline")
 
@@ -28,10 +28,13 @@ class Loader:
     of threads, ranks or restarts. Nothing is opened before the first ``iter()``, ``len()``, ``peek()`` or ``.dataset``.
 
     Args:
-        shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between.
+        shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between,
+            ``@list.txt`` for a file of them; or a folder of shards, or one of plain images, a folder a class, as
+            torchvision's ImageFolder reads it.
         batch_size: Rows of a batch, per rank.
         shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own.
-        fields: The tensors of a batch, in order: name to `Image`, `Int` or `Float`.
+        fields: The tensors of a batch, in order: name to field. By default ``image``, a crop of 224 pixels (random with
+            flips where the order is random, else central after a resize to 256), and ``label``, the class in ``cls``.
         seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.
         tail: What becomes of samples that do not fill a global batch: ``"short"`` (the default: split over the ranks),
             ``"drop"`` (left out, as by ``drop_last=True``) or ``"pad"`` (filled with repeats, marked in ``batch.valid``).
@@ -62,6 +65,14 @@ class Loader:
         persistent_workers: Accepted; the sidecar always outlives an epoch.
         pin_memory_device: Accepted, as ``pin_memory``.
         in_order: Accepted; batches always come in plan order.
+        missing_shards: Shards that are named and not there: ``"raise"`` or ``"skip"``, which lists them in a notice.
+        key_rule: Where a member's name is cut into key and field: ``"first_dot"`` of the last path component, as
+            WebDataset does, or ``"last_dot"``.
+        duplicates: A second member of a sample for one field: ``"error"``, ``"first"`` or ``"last"`` counts, or
+            ``"drop_sample"``.
+        unsorted: Members of a sample that do not follow each other in a tar: ``"error"`` or ``"regroup"``.
+        damaged: A shard that is cut off or damaged: ``"error"``, or ``"skip_rest"``, which uses the samples before the
+            damage. What was skipped, dropped or joined is counted and located in the log when the dataset is opened.
         sampler: Refused, with the way out.
         batch_sampler: Refused, with the way out.
         worker_init_fn: Ignored with a notice: there are no Python workers.
@@ -79,7 +90,7 @@ class Loader:
         batch_size: int = 1,
         shuffle: bool | None = None,
         *,
-        fields: Mapping[str, Field],
+        fields: Mapping[str, Field] | None = None,
         seed: int | None = None,
         tail: Literal["short", "drop", "pad"] | None = None,
         indices: Any = None,
@@ -105,6 +116,11 @@ class Loader:
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        missing_shards: Literal["raise", "skip"] = "raise",
+        key_rule: Literal["first_dot", "last_dot"] = "first_dot",
+        duplicates: Literal["error", "first", "last", "drop_sample"] = "error",
+        unsorted: Literal["error", "regroup"] = "error",
+        damaged: Literal["error", "skip_rest"] = "error",
         sampler: None = None,
         batch_sampler: None = None,
         worker_init_fn: Any = None,
@@ -127,11 +143,22 @@ class Loader:
         self._sidecar = None if sidecar is None else os.path.abspath(sidecar)
         self._workers = arguments.worker_count(workers, num_workers)
         is_random = bool(shuffle) or weights is not None
+        fields = default_fields(is_random) if fields is None else fields
         patterns = arguments.shard_patterns(shards)
+        skip_missing = arguments.one_of("missing_shards", missing_shards, ("raise", "skip")) == "skip"
+        expanded, missing = _native.expand_shards(patterns, skip_missing)
+        if missing is not None:
+            logger.warning("%s", missing)
         spec = {
             "version": _SPEC_VERSION,
             "name": name or os.path.basename(patterns[0]),
-            "shards": _native.expand_shards(patterns),
+            "shards": expanded,
+            "rules": {
+                "key_rule": arguments.one_of("key_rule", key_rule, ("first_dot", "last_dot")),
+                "duplicates": arguments.one_of("duplicates", duplicates, ("error", "first", "last", "drop_sample")),
+                "unsorted": arguments.one_of("unsorted", unsorted, ("error", "regroup")),
+                "damaged": arguments.one_of("damaged", damaged, ("error", "skip_rest")),
+            },
             "fields": field_specs(fields, arguments.one_of("layout", layout, ("NHWC", "NCHW"))),
             "batch_size": self.batch_size,
             "order": "shuffled" if is_random else "sequential",
