@@ -73,6 +73,25 @@ pub struct DatasetRules {
     pub unsorted: Unsorted,
     /// A shard that is cut off or damaged.
     pub damaged: Damaged,
+    /// A table of labels, joined by key.
+    pub labels: Option<LabelTable>,
+}
+
+impl DatasetRules {
+    /// The part that the index of a shard depends on.
+    pub fn of_index(&self) -> Self {
+        Self { labels: None, ..self.clone() }
+    }
+}
+
+/// A table beside a dataset, whose columns are fields.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelTable {
+    /// Its file: `.csv`, `.tsv`, `.jsonl` or `.ndjson`.
+    pub path: PathBuf,
+    /// The column with the samples' keys; else the first, or `key` in JSON lines.
+    pub key: Option<String>,
 }
 
 /// Where a member's name is cut into key and field.

@@ -12,7 +12,7 @@ use super::{Stream, Waker};
 use crate::augment::Draw;
 use crate::batch::FieldWorker;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
-use crate::shard::{Encoding, FieldBytes, Origin};
+use crate::shard::{Encoding, FieldBytes};
 use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
 
@@ -104,16 +104,16 @@ impl Worker {
         };
         for (field, (recipe, place)) in stream.fields().iter().zip(&*places).enumerate() {
             let fault = |offset, fault| FieldFault { field, offset, fault };
-            let Some(FieldBytes { origin, range, encoding: Encoding::Plain }) = *place else {
+            let Some(place @ FieldBytes { range, encoding: Encoding::Plain, .. }) = *place else {
                 return Err(fault(0, self.missing(stream, field)));
             };
             if let Some(found) = &work.fault {
                 return Err(fault(range.offset, found.clone()));
             }
-            let bytes = match origin {
-                _ if range.len == 0 => &[],
-                Origin::File => work.parts.bytes(range).expect("the feeder read what the selector selects"),
-                Origin::Index => stream.dataset().stored(work.sample, range),
+            let bytes = match stream.dataset().stored(work.sample, &place) {
+                Some(stored) => stored,
+                None if range.len == 0 => &[],
+                None => work.parts.bytes(range).expect("the feeder read what the selector selects"),
             };
             self.fields
                 .run(recipe, bytes, draw, |row| batch.slot.store(field, work.row, row))

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::io::Interest;
@@ -134,7 +135,9 @@ impl Connection {
         events: UnboundedSender<StreamEvent>,
     ) -> Result<()> {
         spec.check()?;
-        check_roots(&spec.shards, &self.service.options.allow_roots)?;
+        let labels = spec.rules.labels.iter().map(|labels| labels.path.clone());
+        let read: Vec<PathBuf> = spec.shards.iter().cloned().chain(labels).collect();
+        check_roots(&read, &self.service.options.allow_roots)?;
         let indices = self.take_list(indices, u64::from_le_bytes)?;
         let weights = self.take_list(weights, f64::from_le_bytes)?;
         let dataset = self.open_dataset(&spec).await?;

@@ -30,10 +30,11 @@ impl Cache {
     /// Uses `folder`, else the one that the environment names. Missing folders are made, for this user alone.
     pub(super) fn new(folder: Option<&Path>, rules: &DatasetRules) -> Self {
         let folder = cache_folder(folder);
-        let rules = if *rules == DatasetRules::default() {
+        let rules = rules.of_index();
+        let rules = if rules == DatasetRules::default() {
             Vec::new()
         } else {
-            serde_json::to_vec(rules).expect("rules are plain data")
+            serde_json::to_vec(&rules).expect("rules are plain data")
         };
         let cache = Self { folder, rules, failure: OnceLock::new() };
         match &cache.folder {

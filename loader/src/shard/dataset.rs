@@ -11,8 +11,9 @@ use super::cache::Cache;
 use super::findings::Finding;
 use super::identity::FileState;
 use super::index::{self, ShardIndex};
+use super::labels::Labels;
 use super::pattern;
-use super::place::ByteRange;
+use super::place::{FieldBytes, Origin};
 use super::selector::FieldSelector;
 use super::tree::{self, Links};
 use crate::error::{Error, Result};
@@ -71,6 +72,7 @@ pub struct Dataset {
     key_bytes_max: u32,
     notices: Vec<String>,
     links: Links,
+    labels: Option<(PathBuf, Labels)>,
 }
 
 impl Dataset {
@@ -90,6 +92,13 @@ impl Dataset {
         if dataset.sample_count == 0 {
             return Err(dataset.no_samples());
         }
+        if let Some(table) = &options.rules.labels {
+            let keys =
+                dataset.shards.iter().flat_map(|Shard { index, .. }| (0..index.sample_count()).map(|n| index.key(n)));
+            let labels = Labels::open(table, options.rules.key_rule, keys)?;
+            dataset.notices.extend(labels.notices.iter().cloned());
+            dataset.labels = Some((table.path.clone(), labels));
+        }
         Ok(dataset)
     }
 
@@ -102,7 +111,8 @@ impl Dataset {
         }
         let key_bytes_max = indexes.iter().map(ShardIndex::key_bytes_max).max().unwrap_or(0);
         let shards = paths.into_iter().zip(indexes).map(|(path, index)| Shard { path, index }).collect();
-        let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new(), links };
+        let mut dataset =
+            Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new(), links, labels: None };
         dataset.notices = dataset.findings();
         dataset.notices.extend(dataset.repeated_shards());
         dataset
@@ -138,10 +148,21 @@ impl Dataset {
         use_key(self.index(shard).key(local))
     }
 
-    /// The bytes of a field of `sample` whose origin is the index.
-    pub fn stored(&self, sample: SampleId, range: ByteRange) -> &[u8] {
-        let (shard, _) = self.locate(sample);
-        self.index(shard).stored(range)
+    /// The bytes of a field of `sample` that are in memory; `None` when they are in its file.
+    pub fn stored(&self, sample: SampleId, field: &FieldBytes) -> Option<&[u8]> {
+        match field.origin {
+            Origin::File => None,
+            Origin::Index => {
+                let (shard, _) = self.locate(sample);
+                Some(self.index(shard).stored(field.range))
+            }
+            Origin::Labels => self.labels().map(|labels| labels.bytes(field.range)),
+        }
+    }
+
+    /// The table of labels, if there is one.
+    pub(super) fn labels(&self) -> Option<&Labels> {
+        self.labels.as_ref().map(|(_, labels)| labels)
     }
 
     /// Length of the longest key.
@@ -173,7 +194,7 @@ impl Dataset {
                 state == index.identity.state && (!index.is_tree() || folders())
             })
         };
-        self.shards.iter().all(is_current)
+        self.labels.as_ref().is_none_or(|(path, labels)| labels.is_of(path)) && self.shards.iter().all(is_current)
     }
 
     /// The file that holds the bytes of `sample`.

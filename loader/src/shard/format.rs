@@ -205,9 +205,10 @@ impl Columns {
         }
         for member in 0..self.members {
             let (origin, ByteRange { offset, len }) = self.member(bytes, member);
-            let (limit, place) = match origin {
-                Origin::File => (file_bytes_max, "the shard"),
-                Origin::Index => (self.stored.len() as u64, "the stored bytes"),
+            let (limit, place) = if origin == Origin::File {
+                (file_bytes_max, "the shard")
+            } else {
+                (self.stored.len() as u64, "the stored bytes")
             };
             if offset.checked_add(u64::from(len)).is_none_or(|end| end > limit) {
                 return Err(format!("member {member} ends after {place}"));
@@ -299,9 +300,10 @@ mod tests {
                 let _ = &meta.fields[*field as usize];
                 let place = u32::try_from(place).expect("small");
                 let (origin, range) = columns.member(bytes, columns.member_start(bytes, sample) + place);
-                match origin {
-                    Origin::File => assert!(range.offset + u64::from(range.len) <= identity.state.bytes),
-                    Origin::Index => assert_eq!(columns.stored(bytes, range).len(), range.len as usize),
+                if origin == Origin::File {
+                    assert!(range.offset + u64::from(range.len) <= identity.state.bytes);
+                } else {
+                    assert_eq!(columns.stored(bytes, range).len(), range.len as usize);
                 }
             }
         }

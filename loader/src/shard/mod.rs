@@ -15,6 +15,7 @@ mod glob;
 mod identity;
 mod index;
 mod kind;
+mod labels;
 mod name;
 mod pattern;
 mod pax;

@@ -18,6 +18,8 @@ pub enum Origin {
     File,
     /// The shard's index, which is in memory: see [`super::Dataset::stored`].
     Index,
+    /// The table of labels, which is in memory as well.
+    Labels,
 }
 
 /// What the bytes of a field are wrapped in, which a worker takes off before the field is decoded.

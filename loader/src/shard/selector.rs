@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use super::dataset::Dataset;
 use super::glob;
-use super::place::{Encoding, FieldBytes};
+use super::labels::Labels;
+use super::place::{Encoding, FieldBytes, Origin};
 use super::table::FieldCount;
 use super::tree::PATH_FIELD;
 use crate::error::{Error, Result};
 use crate::plan::SampleId;
 
 /// Marks a field that samples of a schema do not have.
-const ABSENT: Member = Member { place: u32::MAX, encoding: Encoding::Plain };
+const ABSENT: Member = Member { place: u32::MAX, encoding: Encoding::Plain, is_label: false };
 
 /// Finds the members of a sample that a job needs. Made by [`Dataset::selector`], for that dataset alone.
 #[derive(Debug)]
@@ -24,20 +25,28 @@ pub struct FieldSelector {
     places: Vec<Member>,
 }
 
-/// The member that supplies a field.
+/// The member that supplies a field, or the column of the table of labels.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     place: u32,
     encoding: Encoding,
+    is_label: bool,
 }
 
 impl FieldSelector {
     pub(super) fn new(dataset: &Dataset, sources: &[Vec<String>]) -> Result<Self> {
         let found = found_fields(dataset);
+        let columns = dataset.labels().map_or(&[][..], Labels::columns);
+        if let Some(both) = columns.iter().find(|column| found.contains_key(column.as_str())) {
+            return Err(Error::config(format!(
+                "both the shards and the table of labels have a field {both:?}: rename the table's column"
+            )));
+        }
         for asked in sources {
-            let present = |source: &String| found.keys().any(|field| matches(source, field));
+            let present =
+                |source: &String| found.keys().any(|field| matches(source, field)) || columns.contains(source);
             if !asked.iter().any(present) {
-                return Err(missing(asked, &found, dataset.sample_count()));
+                return Err(missing(asked, &found, columns, dataset.sample_count()));
             }
         }
         let mut selector = Self { width: sources.len(), first_rows: Vec::new(), places: Vec::new() };
@@ -46,7 +55,7 @@ impl FieldSelector {
             selector.first_rows.push(selector.places.len() / selector.width.max(1));
             for schema in &meta.schemas {
                 let fields: Vec<&FieldCount> = schema.iter().map(|&field| &meta.fields[field as usize]).collect();
-                selector.places.extend(sources.iter().map(|asked| find(asked, &fields)));
+                selector.places.extend(sources.iter().map(|asked| find(asked, &fields, columns)));
             }
         }
         Ok(selector)
@@ -60,7 +69,12 @@ impl FieldSelector {
         let index = dataset.index(shard);
         let row = self.first_rows[shard as usize] + index.schema(local) as usize;
         let places = &self.places[row * self.width..][..self.width];
-        for (found, &Member { place, encoding }) in found.iter_mut().zip(places) {
+        for (found, &Member { place, encoding, is_label }) in found.iter_mut().zip(places) {
+            if is_label {
+                let range = dataset.labels().and_then(|labels| labels.cell(sample.0, place));
+                *found = range.map(|range| FieldBytes { origin: Origin::Labels, range, encoding });
+                continue;
+            }
             *found = (place != ABSENT.place).then(|| {
                 let (origin, range) = index.member(local, place);
                 FieldBytes { origin, range, encoding }
@@ -70,10 +84,13 @@ impl FieldSelector {
 }
 
 /// The place of the first source that matches; among several names that match one pattern, the least.
-fn find(asked: &[String], fields: &[&FieldCount]) -> Member {
+fn find(asked: &[String], fields: &[&FieldCount], columns: &[String]) -> Member {
     let find = |source: &String| {
         let matching = (0..).zip(fields).filter(|(_, field)| matches(source, &field.name));
-        matching.min_by_key(|(_, field)| &field.name).map(|(place, field)| Member { place, encoding: field.encoding })
+        let member = |(place, field): (u32, &&FieldCount)| Member { place, encoding: field.encoding, is_label: false };
+        let column = || (0..).zip(columns).find(|(_, column)| *column == source);
+        let label = |(place, _)| Member { place, encoding: Encoding::Plain, is_label: true };
+        matching.min_by_key(|(_, field)| &field.name).map(member).or_else(|| column().map(label))
     };
     asked.iter().find_map(find).unwrap_or(ABSENT)
 }
@@ -93,12 +110,15 @@ fn found_fields(dataset: &Dataset) -> BTreeMap<&str, u64> {
     found
 }
 
-fn missing(asked: &[String], found: &BTreeMap<&str, u64>, samples: u64) -> Error {
+fn missing(asked: &[String], found: &BTreeMap<&str, u64>, columns: &[String], samples: u64) -> Error {
     const NAMES_MAX: usize = 20;
     let mut names: Vec<String> =
         found.iter().take(NAMES_MAX).map(|(name, count)| format!("{name} ({count})")).collect();
     if found.len() > NAMES_MAX {
         names.push(format!("and {} more", found.len() - NAMES_MAX));
+    }
+    if !columns.is_empty() {
+        names.push(format!("and from the table {}", columns.join(", ")));
     }
     Error::config(format!(
         "no sample has any of the fields asked for: {}; the {samples} samples have: {}",

@@ -41,6 +41,19 @@ def shard_patterns(shards: object) -> list[str]:
     return patterns
 
 
+def label_table(labels: Any) -> dict[str, str | None] | None:
+    """The table of labels, by its path or by (path, name of the key's column)."""
+    if labels is None:
+        return None
+    path, key = labels if isinstance(labels, tuple) and len(labels) == 2 else (labels, None)
+    if not isinstance(path, str | os.PathLike) or not isinstance(key, str | None):
+        raise TypeError(f"labels must be a path, or (path, name of the column with the keys), got {labels!r}")
+    absolute = os.path.abspath(os.fspath(path))
+    if not os.path.isfile(absolute):
+        raise FileNotFoundError(f"labels={path!r}: there is no such file")
+    return {"path": absolute, "key": key}
+
+
 def refuse_samplers(sampler: object, batch_sampler: object) -> None:
     """DataLoader's samplers pick samples in the trainer; here the plan does."""
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):

@@ -73,6 +73,9 @@ class Loader:
         unsorted: Members of a sample that do not follow each other in a tar: ``"error"`` or ``"regroup"``.
         damaged: A shard that is cut off or damaged: ``"error"``, or ``"skip_rest"``, which uses the samples before the
             damage. What was skipped, dropped or joined is counted and located in the log when the dataset is opened.
+        labels: A table whose columns become fields: path of a ``.csv``, ``.tsv`` or ``.jsonl`` file, or (path, name of the
+            column with the samples' keys); by default the first column, in JSON lines ``key``. Keys may be written as
+            file names. Samples without a row and rows without a sample are counted in the log.
         sampler: Refused, with the way out.
         batch_sampler: Refused, with the way out.
         worker_init_fn: Ignored with a notice: there are no Python workers.
@@ -121,6 +124,7 @@ class Loader:
         duplicates: Literal["error", "first", "last", "drop_sample"] = "error",
         unsorted: Literal["error", "regroup"] = "error",
         damaged: Literal["error", "skip_rest"] = "error",
+        labels: str | os.PathLike[str] | tuple[str | os.PathLike[str], str] | None = None,
         sampler: None = None,
         batch_sampler: None = None,
         worker_init_fn: Any = None,
@@ -158,6 +162,7 @@ class Loader:
                 "duplicates": arguments.one_of("duplicates", duplicates, ("error", "first", "last", "drop_sample")),
                 "unsorted": arguments.one_of("unsorted", unsorted, ("error", "regroup")),
                 "damaged": arguments.one_of("damaged", damaged, ("error", "skip_rest")),
+                "labels": arguments.label_table(labels),
             },
             "fields": field_specs(fields, arguments.one_of("layout", layout, ("NHWC", "NCHW"))),
             "batch_size": self.batch_size,
