@@ -51,6 +51,11 @@ impl Cache {
         cache
     }
 
+    /// The folder, if there is one that can be used.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref().filter(|_| self.failure.get().is_none())
+    }
+
     /// Why indexes could not be kept, if they could not.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use super::cache::Cache;
+use super::compressed;
 use super::findings::Finding;
 use super::identity::FileState;
 use super::index::{self, ShardIndex};
@@ -73,6 +74,8 @@ pub struct Dataset {
     notices: Vec<String>,
     links: Links,
     labels: Option<(PathBuf, Labels)>,
+    /// Where compressed shards are unpacked.
+    unpack_folder: PathBuf,
 }
 
 impl Dataset {
@@ -87,7 +90,7 @@ impl Dataset {
         pattern::check_files(&paths)?;
         let cache = Cache::new(options.cache_dir.as_deref(), &options.rules);
         let indexes = open_all(&paths, options, &cache, progress)?;
-        let mut dataset = Self::join(paths, indexes, options.links);
+        let mut dataset = Self::join(paths, indexes, options.links, cache.folder());
         dataset.notices.extend(cache.failure().map(str::to_owned));
         if dataset.sample_count == 0 {
             return Err(dataset.no_samples());
@@ -102,7 +105,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>, links: Links) -> Self {
+    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>, links: Links, cache: Option<&Path>) -> Self {
         let mut sample_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
         for index in &indexes {
@@ -111,10 +114,20 @@ impl Dataset {
         }
         let key_bytes_max = indexes.iter().map(ShardIndex::key_bytes_max).max().unwrap_or(0);
         let shards = paths.into_iter().zip(indexes).map(|(path, index)| Shard { path, index }).collect();
-        let mut dataset =
-            Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new(), links, labels: None };
+        let unpack_folder = cache.map_or_else(std::env::temp_dir, Path::to_owned);
+        let mut dataset = Self {
+            shards,
+            first_samples,
+            sample_count,
+            key_bytes_max,
+            notices: Vec::new(),
+            links,
+            labels: None,
+            unpack_folder,
+        };
         dataset.notices = dataset.findings();
         dataset.notices.extend(dataset.repeated_shards());
+        dataset.notices.extend(dataset.compressed_words());
         dataset
     }
 
@@ -197,6 +210,39 @@ impl Dataset {
         self.labels.as_ref().is_none_or(|(path, labels)| labels.is_of(path)) && self.shards.iter().all(is_current)
     }
 
+    /// The first shard that is compressed, if one is.
+    pub fn first_compressed(&self) -> Option<&Path> {
+        self.shards.iter().find(|shard| shard.index.compression().is_some()).map(|shard| shard.path.as_path())
+    }
+
+    /// Whether opening a file of `shard` takes as long as unpacking it.
+    pub fn is_compressed(&self, shard: u32) -> bool {
+        self.index(shard).compression().is_some()
+    }
+
+    /// Unpacks a compressed shard into an unnamed file, after making sure that it is the one that was indexed. Ends early,
+    /// with an error, once `stop` is set.
+    pub fn unpack(&self, shard: u32, stop: &AtomicBool) -> Result<File> {
+        let Shard { path, index } = &self.shards[shard as usize];
+        let file = self.open_whole(shard)?;
+        match index.compression() {
+            Some(compression) => compressed::unpack(path, file, compression, &self.unpack_folder, stop),
+            None => Ok(file),
+        }
+    }
+
+    fn compressed_words(&self) -> Option<String> {
+        let count = self.shards.iter().filter(|shard| shard.index.compression().is_some()).count();
+        let first = self.shards.iter().find_map(|shard| shard.index.compression())?;
+        Some(format!(
+            "{count} of {} shards are compressed ({}): each is unpacked into {} before it is read, which costs time and space \
+             in every epoch; write them as plain tars with `feedline convert`",
+            self.shards.len(),
+            first.name(),
+            self.unpack_folder.display()
+        ))
+    }
+
     /// The file that holds the bytes of `sample`.
     pub fn file_of(&self, sample: SampleId) -> FileNumber {
         let (shard, local) = self.locate(sample);
@@ -210,6 +256,11 @@ impl Dataset {
         if let Some((file, bytes)) = in_tree {
             return tree::open_file(path, file, u64::from(bytes), self.links);
         }
+        self.open_whole(shard)
+    }
+
+    fn open_whole(&self, shard: u32) -> Result<File> {
+        let path = self.shard_path(shard);
         let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
         let metadata = file.metadata().map_err(|source| Error::io("look at", path, source))?;
         self.check_file(shard, &metadata)?;

@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::compressed::Compression;
 use super::findings::FindingCount;
 use super::identity::{FileState, Identity};
 use super::place::{ByteRange, Origin};
@@ -41,6 +42,9 @@ pub(super) struct Meta {
     /// Where ranges of files may end, where that is not the shard's own length.
     #[serde(default)]
     pub(super) file_bytes_max: Option<u64>,
+    /// How a tar is compressed; ranges then count unpacked bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) compression: Option<Compression>,
     /// Of a tree, its folders, relative to the root.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) folders: Vec<String>,

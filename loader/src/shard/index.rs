@@ -4,16 +4,19 @@ use std::fs::{File, Metadata};
 use std::ops::Deref;
 use std::path::Path;
 
+use super::compressed::{Compression, Forwards};
 use super::dataset::IndexOptions;
-use super::findings::Finding;
+use super::findings::{Finding, FindingCount};
 use super::format::{self, Columns, Meta};
 use super::identity::{FileState, Identity};
 use super::kind::ShardKind;
 use super::place::{ByteRange, Origin};
 use super::regroup;
 use super::table::Table;
+use super::tar::BLOCK_BYTES;
 use super::tree::{self, Links, Tree};
 use super::walk::{Member, Walk};
+use super::window::ReadAt;
 use crate::error::{Error, Result};
 use crate::spec::{Damaged, DatasetRules, Unsorted};
 use crate::sys::map::MappedFile;
@@ -110,6 +113,11 @@ impl ShardIndex {
         Some((std::str::from_utf8(self.stored(place(true)?)).ok()?, place(false)?.len))
     }
 
+    /// How the shard is compressed, if it is.
+    pub(super) fn compression(&self) -> Option<Compression> {
+        self.meta.compression
+    }
+
     /// Whether the shard is a folder, so that each sample has a file of its own.
     pub(super) fn is_tree(&self) -> bool {
         !self.meta.folders.is_empty()
@@ -138,8 +146,8 @@ pub(super) fn build(
 ) -> Result<Vec<u8>> {
     let rules = &options.rules;
     match ShardKind::of(path)? {
-        // The walk names the compression.
-        ShardKind::Tar | ShardKind::CompressedTar(_) => build_tar(path, file, state, rules, report),
+        ShardKind::Tar => build_tar(path, file, state, rules, report),
+        ShardKind::CompressedTar(compression) => build_compressed(path, file, state, compression, rules, report),
         ShardKind::Lmdb => Err(Error::shard(path, 0, "this is an LMDB database, which cannot be read yet")),
         ShardKind::Tree => build_tree(path, state, options.links, report),
     }
@@ -155,7 +163,39 @@ fn build_tar(
 ) -> Result<Vec<u8>> {
     // Hops would make the kernel read ahead what is then hopped over. Not all file systems take the advice.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
-    let mut walk = Walk::new(path, file, state.bytes);
+    let (table, findings, last_header) = walk_tar(Walk::new(path, file, state.bytes), path, rules, report)?;
+    let identity = identity(path, file, state, last_header)?;
+    Ok(format::encode(&table, &identity, Meta { findings, ..Meta::default() }))
+}
+
+/// Walks over what a compressed tar unpacks to.
+fn build_compressed(
+    path: &Path,
+    file: &File,
+    state: FileState,
+    compression: Compression,
+    rules: &DatasetRules,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<u8>> {
+    /// Far behind any end; what lies behind the real one is told by the reader.
+    const UNPACKED_BYTES_MAX: u64 = u64::MAX >> 1;
+    let unpacked = file.try_clone().and_then(|file| Forwards::new(file, compression));
+    let unpacked = unpacked.map_err(|source| Error::io("unpack", path, source))?;
+    let walk = Walk::new(path, &unpacked, UNPACKED_BYTES_MAX);
+    let (mut table, findings, _) = walk_tar(walk, path, rules, report)?;
+    table.file_bytes_max = Some(UNPACKED_BYTES_MAX);
+    // The ends of the file itself.
+    let identity = identity(path, file, state, state.bytes.saturating_sub(BLOCK_BYTES))?;
+    Ok(format::encode(&table, &identity, Meta { findings, compression: Some(compression), ..Meta::default() }))
+}
+
+/// The samples that a walk finds, what is said about the shard, and where its last header is.
+fn walk_tar<S: ReadAt + ?Sized>(
+    mut walk: Walk<'_, S>,
+    path: &Path,
+    rules: &DatasetRules,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<(Table, Vec<FindingCount>, u64)> {
     let mut table = Table::new(rules);
     let damage = match rules.unsorted {
         Unsorted::Error => add_as_found(&mut walk, path, rules, &mut table, report)?,
@@ -171,7 +211,14 @@ fn build_tar(
     }
     table.close(path, &mut walk.findings)?;
     report(table.sample_count());
-    let identity = Identity::read(file, state, walk.last_header().unwrap_or(0));
+    let last_header = walk.last_header().unwrap_or(0);
+    let findings = walk.finish(table.sample_count());
+    Ok((table, findings, last_header))
+}
+
+/// The identity of a shard that must not have changed since it was in `state`.
+fn identity(path: &Path, file: &File, state: FileState, last_header: u64) -> Result<Identity> {
+    let identity = Identity::read(file, state, last_header);
     let identity = identity.map_err(|source| Error::io("read", path, source))?;
     if FileState::of(&metadata(file, path)?) != state {
         return Err(Error::shard(
@@ -180,8 +227,7 @@ fn build_tar(
             "the shard changed while it was being indexed; start again when its writer is done",
         ));
     }
-    let meta = Meta { findings: walk.finish(table.sample_count()), ..Meta::default() };
-    Ok(format::encode(&table, &identity, meta))
+    Ok(identity)
 }
 
 /// Lists a folder of files.
@@ -209,7 +255,7 @@ enum Step {
     Damage(Damage),
 }
 
-fn step(walk: &mut Walk<'_, File>, rule: Damaged) -> Result<Step> {
+fn step<S: ReadAt + ?Sized>(walk: &mut Walk<'_, S>, rule: Damaged) -> Result<Step> {
     match walk.next_member() {
         Ok(Some(member)) => Ok(Step::Member(member)),
         Ok(None) => Ok(Step::End),
@@ -221,8 +267,8 @@ fn step(walk: &mut Walk<'_, File>, rule: Damaged) -> Result<Step> {
 }
 
 /// Adds the members as they come.
-fn add_as_found(
-    walk: &mut Walk<'_, File>,
+fn add_as_found<S: ReadAt + ?Sized>(
+    walk: &mut Walk<'_, S>,
     path: &Path,
     rules: &DatasetRules,
     table: &mut Table,
@@ -242,8 +288,8 @@ fn add_as_found(
 }
 
 /// Finds all members before any is added.
-fn add_regrouped(
-    walk: &mut Walk<'_, File>,
+fn add_regrouped<S: ReadAt + ?Sized>(
+    walk: &mut Walk<'_, S>,
     path: &Path,
     rules: &DatasetRules,
     table: &mut Table,

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::compressed::Compression;
 use crate::error::{Error, Result};
 
 /// What a shard is.
@@ -17,14 +18,6 @@ pub(super) enum ShardKind {
     Lmdb,
     /// A folder of files.
     Tree,
-}
-
-/// How a tar is compressed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Compression {
-    Gzip,
-    Zstd,
-    Xz,
 }
 
 /// Bytes that are looked at.

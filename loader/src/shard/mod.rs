@@ -8,6 +8,7 @@
 //! Reading those ranges is left to [`crate::read`], their order to [`crate::plan`].
 
 mod cache;
+mod compressed;
 mod dataset;
 mod findings;
 mod format;

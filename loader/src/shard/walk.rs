@@ -1,5 +1,6 @@
 //! A tar's members, found by hopping from header to header. Bodies of members are never read.
 
+use std::io;
 use std::path::Path;
 
 use super::findings::{Finding, FindingCount, Findings};
@@ -329,7 +330,11 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
     /// The block at `offset`, shorter only at the end. What a writer appends meanwhile is not looked at.
     fn read(&mut self, offset: u64) -> Result<&[u8]> {
         let (path, rest) = (self.path, self.file_bytes.saturating_sub(offset));
-        let block = self.window.block(offset).map_err(|source| Error::io("read", path, source))?;
+        let block = self.window.block(offset).map_err(|source| match source.kind() {
+            // What a compressed shard unpacks to; the system has no such errors.
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Error::shard(path, offset, source.to_string()),
+            _ => Error::io("read", path, source),
+        })?;
         Ok(&block[..usize::try_from(rest).map_or(block.len(), |rest| rest.min(block.len()))])
     }
 
