@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 
 import numpy
@@ -34,7 +35,7 @@ def shards(dataset):
         ({"fields": {"label": "cls"}}, TypeError, "feedline.Image, Int or Float"),
         ({"fields": ["cls"]}, TypeError, "must be a dict"),
         ({"seed": -1}, ValueError, "at least 0"),
-        ({"seed": 2**64}, ValueError, "below 2\\*\\*64"),
+        ({"seed": 2**64}, ValueError, "at most 18446744073709551615"),
         ({"tail": "repeat"}, ValueError, '"short", "drop" or "pad"'),
         ({"tail": "pad", "drop_last": True}, ValueError, "leave one out"),
         ({"on_error": "ignore"}, ValueError, "'replace' or 'raise'"),
@@ -63,6 +64,25 @@ def shards(dataset):
         ({"epoch_length": 5}, ValueError, "weights="),
         ({"sampler": torch.utils.data.SequentialSampler([1])}, ValueError, "indices= for a subset"),
         ({"batch_sampler": object()}, ValueError, "weights="),
+        ({"batch_size": 2**20 + 1}, ValueError, "batch_size must be at most 1048576"),
+        ({"batch_size": 2**40}, ValueError, "batch_size must be at most 1048576"),
+        ({"workers": 5000}, ValueError, "workers must be at most 4096"),
+        ({"num_workers": 2**70}, ValueError, "num_workers must be at most 4096"),
+        ({"weights": [1.0], "epoch_length": 2**64}, ValueError, "epoch_length must be at most"),
+        ({"rank": True, "world_size": 2}, TypeError, "are ints"),
+        ({"rank": 0, "world_size": 2**32}, ValueError, "world_size must be at most 4294967295"),
+        ({"error_budget": float("nan")}, ValueError, "error_budget is a share"),
+        ({"error_budget": "0.5"}, TypeError, "error_budget must be a number"),
+        ({"error_budget": None}, TypeError, "error_budget must be a number"),
+        ({"indices": b"12345678"}, TypeError, "indices must be a sequence of numbers, got bytes"),
+        ({"weights": b"12345678"}, TypeError, "weights must be a sequence of numbers, got bytes"),
+        ({"weights": [1e308, 1e308]}, ValueError, "divide them all"),
+        ({"collate_fn": 3}, TypeError, "callable"),
+        ({"name": 3}, TypeError, "name must be a str"),
+        ({"sidecar": ""}, ValueError, "leave it out"),
+        ({"sidecar": "a\0b"}, ValueError, "path of a socket"),
+        ({"sidecar": 3}, TypeError, "feedline serve"),
+        ({"generator": 3}, TypeError, "torch.Generator"),
         ({"seed": 1, "generator": torch.Generator().manual_seed(2)}, ValueError, "contradict"),
     ],
     ids=lambda value: None if isinstance(value, type) else str(value)[:40],
@@ -148,11 +168,28 @@ def test_a_loader_pickles_with_its_place(shards) -> None:
         ({"version": 2, "epoch": 0, "position": 0, "seed": 0}, "version 2"),
         ({"version": 1, "epoch": 0, "position": 0, "seed": 4}, "seed=4"),
         ({"version": 1, "epoch": -1, "position": 0, "seed": 0}, "at least 0"),
+        ({"version": 1, "epoch": 2**64, "position": 0, "seed": 0}, "epoch must be at most"),
+        ({"version": 1, "epoch": 0, "position": 2**70, "seed": 0}, "position must be at most"),
+        ({"version": 1, "epoch": 0, "seed": 0}, "lacks position"),
+        ({"version": 1}, "lacks epoch, position, seed"),
     ],
 )
 def test_a_state_of_another_run_is_refused(shards, state, words) -> None:
     with pytest.raises(ValueError, match=words):
         make(shards).load_state_dict(state)
+
+
+def test_a_state_is_a_dict(shards) -> None:
+    with pytest.raises(TypeError, match="state_dict"):
+        make(shards).load_state_dict(None)
+    with pytest.raises(ValueError, match="epoch must be at most"):
+        make(shards).set_epoch(2**64)
+
+
+def test_paths_are_utf8(shards, tmp_path) -> None:
+    with pytest.raises(ValueError, match="not UTF-8.*rename"):
+        make(os.fsdecode(bytes(tmp_path) + b"/odd-\xff.tar"))
+    assert make(shards, name="odd-\udcff")._job.spec["name"] == "odd-?"
 
 
 @pytest.mark.parametrize("wrong", ["/no/such/folder/a.tar", "/no/such/{0..2}.tar", "/no/such/*.tar"])

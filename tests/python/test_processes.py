@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,50 @@ def test_a_private_sidecar_ends_with_its_user(script, dataset, end) -> None:
     one = script(ONE_EPOCH + end, dataset.pattern)
     pid, _keys = one.hear()
     one.finish(check=False)
+    assert wait_gone(pid, 10)
+
+
+def holders(path: Path) -> set[int]:
+    """The processes that have `path` open."""
+    found = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if os.readlink(descriptor) == str(path):
+                found.add(int(descriptor.parts[2]))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_private_sidecar_ends_though_it_builds_an_index(script, tmp_path, number) -> None:
+    shard = tmp_path / "long.tar"
+    with shard.open("wb") as file:
+        file.truncate(1 << 40)  # Zeros without end: nobody waits until they have been looked through.
+    one = script("say(); load(sys.argv[1]).peek()", str(shard))
+    one.hear()
+    assert within(20, lambda: bool(holders(shard))), "the index is being built"
+    (pid,) = holders(shard)
+    one.process.send_signal(number)
+    one.process.wait(timeout=10)
+    assert wait_gone(pid, 10)
+
+
+OUT_OF_THREADS = """
+import resource
+from feedline import sidecar
+sidecar.locate(None, None)
+pid = sidecar._private.process.pid
+with open(f"/proc/{pid}/statm") as statm:
+    size = int(statm.read().split()[0]) * resource.getpagesize()
+resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
+say(pid)
+load(sys.argv[1]).peek()
+"""
+
+
+def test_a_private_sidecar_ends_though_it_has_no_room_for_a_thread(script, dataset) -> None:
+    one = script(OUT_OF_THREADS, dataset.pattern)
+    (pid,) = one.hear()
+    one.process.wait(timeout=30)
     assert wait_gone(pid, 10)
 
 

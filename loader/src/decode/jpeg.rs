@@ -196,3 +196,61 @@ fn inverted_cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn example(name: &str) -> Vec<u8> {
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/images").join(name)).expect("example")
+    }
+
+    /// `bytes` with the segments before the first scan that `marker` starts turned into comments.
+    fn without(marker: u8, bytes: &[u8]) -> Vec<u8> {
+        let (mut bytes, mut place) = (bytes.to_vec(), 2);
+        while bytes[place + 1] != 0xda {
+            if bytes[place + 1] == marker {
+                bytes[place + 1] = 0xfe;
+            }
+            place += 2 + usize::from(u16::from_be_bytes([bytes[place + 2], bytes[place + 3]]));
+        }
+        bytes
+    }
+
+    fn pixels(decoder: &mut JpegDecoder, bytes: &[u8]) -> Result<Vec<u8>, SampleFault> {
+        let image = decoder.open(bytes, 1 << 24)?;
+        let (width, height) = image.size();
+        let mut rows = image.region(Region::whole(width, height))?;
+        let mut pixels = Vec::new();
+        while let Some(strip) = rows.next_strip()? {
+            for row in 0..strip.rows as usize {
+                pixels.extend_from_slice(&strip.bytes[row * strip.stride..][..width as usize * 3]);
+            }
+        }
+        Ok(pixels)
+    }
+
+    #[test]
+    fn an_image_takes_nothing_from_those_before_it() {
+        let fresh = |bytes: &[u8]| pixels(&mut JpegDecoder::new().expect("decoder"), bytes);
+        let whole = example("420.jpg");
+        // Frames of Motion JPEG leave the usual code tables out; libjpeg has them.
+        let (no_codes, no_quantization) = (without(0xc4, &whole), without(0xdb, &whole));
+        assert_eq!(fresh(&no_codes).expect("frame"), fresh(&whole).expect("whole"));
+        assert_eq!(fresh(&no_quantization).expect_err("no table").class, FaultClass::Corrupt);
+
+        let mut decoder = JpegDecoder::new().expect("decoder");
+        for before in ["progressive.jpg", "444.jpg", "cmyk.jpg", "grey.jpg"] {
+            for bytes in [&whole, &no_codes, &no_quantization] {
+                pixels(&mut decoder, &example(before)).expect("decodes");
+                let (after, alone) = (pixels(&mut decoder, bytes), fresh(bytes));
+                let words =
+                    |found: &Result<Vec<u8>, SampleFault>| found.as_ref().err().map(|fault| fault.message.clone());
+                assert_eq!(words(&after), words(&alone), "after {before}");
+                assert!(after.ok() == alone.ok(), "other pixels after {before}");
+            }
+        }
+    }
+}

@@ -37,7 +37,6 @@ pub(super) async fn serve(socket: UnixStream, service: Arc<Service>) {
         // The client may be gone; then nobody needs the words.
         let _ = connection.send(&failed, &[]).await;
     }
-    connection.close();
 }
 
 struct Connection {
@@ -71,7 +70,7 @@ impl Connection {
                 Event::Gone => return Ok(()),
                 Event::Stream(StreamEvent::Failed(error)) => return self.end_stream(error).await,
                 Event::Stream(StreamEvent::Fault { report, first }) => self.note_fault(&report, first),
-                Event::Message(message) => self.handle(message, &events, &mut stream_events).await?,
+                Event::Message(message) => self.handle(message, &events, &mut stream_events, pidfd.as_ref()).await?,
             }
         }
     }
@@ -94,6 +93,7 @@ impl Connection {
         message: ClientMessage,
         events: &UnboundedSender<StreamEvent>,
         stream_events: &mut UnboundedReceiver<StreamEvent>,
+        pidfd: Option<&AsyncFd<OwnedFd>>,
     ) -> Result<()> {
         match message {
             ClientMessage::Hello { protocol: PROTOCOL_VERSION, .. } => {
@@ -111,7 +111,7 @@ impl Connection {
                     return Err(Error::protocol("a connection has one stream, and it is open"));
                 }
                 debug_assert!(stream_events.is_empty());
-                self.open(*spec, indices, weights, events.clone()).await
+                self.open(*spec, indices, weights, events.clone(), pidfd).await
             }
             ClientMessage::Seek { generation, epoch, position } => {
                 let stream = self.stream.as_ref().ok_or_else(|| Error::protocol("a seek before a stream is open"))?;
@@ -133,6 +133,7 @@ impl Connection {
         indices: Option<u64>,
         weights: Option<u64>,
         events: UnboundedSender<StreamEvent>,
+        pidfd: Option<&AsyncFd<OwnedFd>>,
     ) -> Result<()> {
         spec.check()?;
         let labels = spec.rules.labels.iter().map(|labels| labels.path.clone());
@@ -140,7 +141,8 @@ impl Connection {
         check_roots(&read, &self.service.options.allow_roots)?;
         let indices = self.take_list(indices, u64::from_le_bytes)?;
         let weights = self.take_list(weights, f64::from_le_bytes)?;
-        let dataset = self.open_dataset(&spec).await?;
+        // Without a dataset the client has gone, as the next look at its socket or process says.
+        let Some(dataset) = self.open_dataset(&spec, pidfd).await? else { return Ok(()) };
         let source = source(&spec, dataset.sample_count(), indices, weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = dataset.classes().map(<[String]>::to_vec).or_else(|| classes_beside(&spec.shards));
@@ -153,8 +155,13 @@ impl Connection {
         self.send(&ServerMessage::Opened { info: Box::new(info) }, &[payload, control, freed]).await
     }
 
-    /// Opens the dataset beside the control plane, telling the client how far it is.
-    async fn open_dataset(&mut self, spec: &JobSpec) -> Result<Arc<Dataset>> {
+    /// Opens the dataset beside the control plane, telling the client how far it is; `None` when the client goes before
+    /// that is done.
+    async fn open_dataset(
+        &mut self,
+        spec: &JobSpec,
+        pidfd: Option<&AsyncFd<OwnedFd>>,
+    ) -> Result<Option<Arc<Dataset>>> {
         let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
         let (service, shards, rules) = (self.service.clone(), spec.shards.clone(), spec.rules.clone());
         let mut opening = tokio::task::spawn_blocking(move || {
@@ -165,8 +172,15 @@ impl Connection {
         loop {
             tokio::select! {
                 opened = &mut opening => {
-                    return opened.map_err(|panic| Error::protocol(format!("the index builder failed: {panic}")))?;
+                    let opened = opened.map_err(|panic| Error::protocol(format!("the index builder failed: {panic}")))?;
+                    return opened.map(Some);
                 }
+                filled = self.fill() => {
+                    if !filled? {
+                        return Ok(None);
+                    }
+                }
+                () = process_end(pidfd) => return Ok(None),
                 Ok(()) = reports.changed() => {
                     let report = *reports.borrow_and_update();
                     if let Some(IndexProgress { shards_done, shards_total, samples }) = report {
@@ -255,25 +269,38 @@ impl Connection {
             if let Some(message) = protocol::decode(&mut self.received)? {
                 return Ok(Some(message));
             }
-            let mut chunk = [0; 16384];
-            let read =
-                self.socket.async_io(Interest::READABLE, || socket::receive(self.socket.as_fd(), &mut chunk)).await;
-            match read {
-                Ok(read) if read.bytes == 0 => return Ok(None),
-                Ok(read) => {
-                    self.received.extend_from_slice(&chunk[..read.bytes]);
-                    self.descriptors.extend(read.descriptors);
-                    if self.descriptors.len() > socket::DESCRIPTORS_MAX {
-                        return Err(Error::protocol("more descriptors than any message has"));
-                    }
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(None),
-                Err(source) => return Err(Error::system("read from a client", source)),
+            if !self.fill().await? {
+                return Ok(None);
             }
         }
     }
 
-    fn close(&mut self) {
+    /// Takes in what the client has sent; false when it is gone.
+    async fn fill(&mut self) -> Result<bool> {
+        let mut chunk = [0; 16384];
+        let read = self.socket.async_io(Interest::READABLE, || socket::receive(self.socket.as_fd(), &mut chunk)).await;
+        match read {
+            Ok(read) if read.bytes == 0 => Ok(false),
+            Ok(read) => {
+                self.received.extend_from_slice(&chunk[..read.bytes]);
+                self.descriptors.extend(read.descriptors);
+                if self.descriptors.len() > socket::DESCRIPTORS_MAX {
+                    return Err(Error::protocol("more descriptors than any message has"));
+                }
+                if self.received.len() > 2 * protocol::FRAME_BYTES_MAX {
+                    return Err(Error::protocol("more messages than a client has to send"));
+                }
+                Ok(true)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(false),
+            Err(source) => Err(Error::system("read from a client", source)),
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// In every way in which a connection ends, a panic included: a private sidecar ends with the last of them.
+    fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
             self.service.lock_streams().retain(|other| other.id() != stream.id());
             self.service.pipeline.remove(&stream);

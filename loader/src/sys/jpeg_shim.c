@@ -1,6 +1,7 @@
 /* The libjpeg calls that Feedline makes, each guarded by setjmp: libjpeg reports errors by not returning, and a
  * longjmp must never cross a Rust frame. Every function returns one of enum feedline_jpeg_status; the text of the
- * last error stays in `message`. One object decodes many images, one after the other; it keeps its libjpeg state.
+ * last error stays in `message`. One object decodes many images, one after the other. Each gets a libjpeg state of its
+ * own: libjpeg keeps the tables of earlier images, and a file that lacks one would be decoded by whatever came before.
  *
  * A sample that ends too early stops here with TRUNCATED, as Pillow does, instead of the fake end marker (and grey
  * pixels) of libjpeg's own memory source. Warnings are counted and otherwise ignored, as Pillow does.
@@ -112,7 +113,9 @@ static void progress_monitor(j_common_ptr common) {
   }
 }
 
-static int create(struct feedline_jpeg *self) {
+/* A fresh libjpeg state, in place of the one that is there, if any. */
+static int renew(struct feedline_jpeg *self) {
+  jpeg_destroy_decompress(&self->codec);
   self->codec.err = jpeg_std_error(&self->errors);
   self->errors.error_exit = error_exit;
   self->errors.emit_message = emit_message;
@@ -132,18 +135,18 @@ static int create(struct feedline_jpeg *self) {
   return OK;
 }
 
-struct feedline_jpeg *feedline_jpeg_new(void) {
-  struct feedline_jpeg *self = calloc(1, sizeof *self);
-  if (self != NULL && create(self) != OK) {
-    free(self);
-    return NULL;
-  }
-  return self;
-}
-
 void feedline_jpeg_free(struct feedline_jpeg *self) {
   jpeg_destroy_decompress(&self->codec);
   free(self);
+}
+
+struct feedline_jpeg *feedline_jpeg_new(void) {
+  struct feedline_jpeg *self = calloc(1, sizeof *self);
+  if (self != NULL && renew(self) != OK) {
+    feedline_jpeg_free(self);
+    return NULL;
+  }
+  return self;
 }
 
 const char *feedline_jpeg_message(const struct feedline_jpeg *self) { return self->message; }
@@ -160,9 +163,10 @@ void feedline_jpeg_reset(struct feedline_jpeg *self) {
 /* Reads the header of `bytes`, which must stay in place until the next reset. */
 int feedline_jpeg_open(struct feedline_jpeg *self, const uint8_t *bytes, size_t length,
                        struct feedline_jpeg_header *header) {
-  feedline_jpeg_reset(self);
   self->warnings = 0;
   self->message[0] = 0;
+  if (renew(self) != OK)
+    return self->fault;
   self->source.next_input_byte = bytes;
   self->source.bytes_in_buffer = length;
   if (setjmp(self->recovery))

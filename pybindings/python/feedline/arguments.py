@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import numbers
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +20,15 @@ SLOTS = 8
 
 #: Fewest and most slots of a ring.
 SLOTS_MIN, SLOTS_MAX = 4, 64
+
+#: Most rows of a batch.
+BATCH_SIZE_MAX = 1 << 20
+
+#: Most decode threads.
+WORKERS_MAX = 4096
+
+#: Largest seed, epoch and position.
+NUMBER_MAX = 2**64 - 1
 
 Tail = Literal["short", "drop", "pad"]
 
@@ -38,6 +49,9 @@ def shard_patterns(shards: object) -> list[str]:
     patterns = [os.fspath(shard) for shard in listed]
     if not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise TypeError(f"shards must be non-empty strings or paths, got {shards!r}")
+    for pattern in patterns:
+        if not _is_utf8(pattern):
+            raise ValueError(f"{pattern!r} is not UTF-8, as the paths of shards must be: rename it, or link to it")
     return patterns
 
 
@@ -52,6 +66,15 @@ def label_table(labels: Any) -> dict[str, str | None] | None:
     if not os.path.isfile(absolute):
         raise FileNotFoundError(f"labels={path!r}: there is no such file")
     return {"path": absolute, "key": key}
+
+
+def _is_utf8(text: str) -> bool:
+    # Python spells bytes of a file name that are no UTF-8 as lone surrogates.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def refuse_samplers(sampler: object, batch_sampler: object) -> None:
@@ -89,7 +112,7 @@ def tail_rule(tail: str | None, drop_last: bool | None) -> Tail:
 
 def worker_count(workers: object, num_workers: object) -> int | None:
     """Decode threads of a private sidecar; None for its own choice, which 0, DataLoader's default, means too."""
-    given = {int_at_least(name, value, 0) for name, value in (("workers", workers), ("num_workers", num_workers))
+    given = {int_within(name, value, 0, WORKERS_MAX) for name, value in (("workers", workers), ("num_workers", num_workers))
              if value is not None}  # fmt: skip
     if len(given) > 1:
         raise ValueError(f"workers={workers!r} and num_workers={num_workers!r} say the same thing: leave one out")
@@ -120,14 +143,13 @@ def timeout_seconds(timeout: object) -> float:
 def seed_number(seed: object, generator: Any) -> int:
     """The seed by `seed`, or by DataLoader's `generator`; 0 where neither is given."""
     if generator is not None:
+        if not hasattr(generator, "initial_seed"):
+            raise TypeError(f"generator must be a torch.Generator, whose seed is taken, got {generator!r}")
         drawn = int(generator.initial_seed()) & (2**64 - 1)
         if seed is not None and seed != drawn:
             raise ValueError(f"seed={seed!r} and a generator seeded with {drawn} contradict each other: leave one out")
         return drawn
-    number = 0 if seed is None else int_at_least("seed", seed, 0)
-    if number >= 2**64:
-        raise ValueError(f"seed must be below 2**64, got {number}")
-    return number
+    return 0 if seed is None else int_within("seed", seed, 0, NUMBER_MAX)
 
 
 def sample_numbers(indices: Any) -> array[int] | None:
@@ -137,12 +159,13 @@ def sample_numbers(indices: Any) -> array[int] | None:
     if hasattr(indices, "__array__"):
         import numpy
 
-        numbers = numpy.asarray(indices)
-        if numbers.dtype == bool:
+        row = numpy.asarray(indices)
+        if row.dtype == bool:
             raise TypeError("indices must be sample numbers, got a mask: pass numpy.flatnonzero(mask)")
-        if numbers.ndim != 1 or not numpy.issubdtype(numbers.dtype, numpy.integer):
-            raise TypeError(f"indices must be one row of integers, got {numbers.dtype} of shape {numbers.shape}")
-        indices = numbers.tolist()
+        if row.ndim != 1 or not numpy.issubdtype(row.dtype, numpy.integer):
+            raise TypeError(f"indices must be one row of integers, got {row.dtype} of shape {row.shape}")
+        indices = row.tolist()
+    _refuse_text("indices", indices)
     try:
         listed = array("Q", indices)
     except (TypeError, OverflowError) as error:
@@ -158,13 +181,52 @@ def sample_weights(weights: Any) -> array[float] | None:
         return None
     if hasattr(weights, "tolist"):
         weights = weights.tolist()
+    _refuse_text("weights", weights)
     try:
         listed = array("d", weights)
     except TypeError as error:
         raise TypeError(f"weights must be one number a sample: {error}") from None
     if not listed or not all(0 <= weight < float("inf") for weight in listed) or not sum(listed):
         raise ValueError("weights must be one finite number of at least 0 a sample, and not all 0")
+    if sum(listed) == math.inf:
+        raise ValueError("the weights add up to more than a float64 holds: only their ratio counts, so divide them all")
     return listed
+
+
+def _refuse_text(name: str, value: object) -> None:
+    # The array type would take the bytes of a bytes object for its memory.
+    if isinstance(value, str | bytes | bytearray):
+        raise TypeError(f"{name} must be a sequence of numbers, got {type(value).__name__}")
+
+
+def share(name: str, value: object) -> float:
+    """`value`, which must be a number from 0 to 1."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{name} is a share, 0 to 1, got {value!r}")
+    return number
+
+
+def job_name(name: object, fallback: str) -> str:
+    """The name of a job, which logs and metrics show."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name must be a str, got {name!r}")
+    # Lone surrogates have no place in JSON.
+    return (name or fallback).encode(errors="replace").decode()
+
+
+def socket_path(sidecar: object) -> str | None:
+    """The absolute path of the socket of a running sidecar; None where none is named."""
+    if sidecar is None:
+        return None
+    if not isinstance(sidecar, str | os.PathLike):
+        raise TypeError(f"sidecar must be the path of a socket, as given to `feedline serve --socket`, got {sidecar!r}")
+    path = os.fsdecode(sidecar)
+    if not path or "\0" in path:
+        raise ValueError(f"sidecar must be the path of a socket, got {path!r}; leave it out to have a private one started")
+    return os.path.abspath(path)
 
 
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> Any:
@@ -187,14 +249,28 @@ def int_at_least(name: str, value: object, least: int) -> int:
     return int(number)
 
 
+def int_within(name: str, value: object, least: int, most: int) -> int:
+    """`value` as an int from `least` to `most`."""
+    number = int_at_least(name, value, least)
+    if number > most:
+        raise ValueError(f"{name} must be at most {most}, got {number}")
+    return number
+
+
 def state_numbers(state: Mapping[str, Any], seed: int) -> tuple[int, int]:
     """(epoch, position) of a state that `Loader.state_dict` gave."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is the dict that Loader.state_dict gave, got {state!r}")
     version = state.get("version")
     if version != 1:
         raise ValueError(f"this state has version {version!r}, this Feedline reads 1: resume with the Feedline that wrote it")
+    missing = [name for name in ("epoch", "position", "seed") if name not in state]
+    if missing:
+        raise ValueError(f"this state lacks {', '.join(missing)}: give load_state_dict what state_dict gave")
     if state["seed"] != seed:
         raise ValueError(
             f"this state belongs to seed {state['seed']}, the loader has seed {seed}, whose order is another: make the "
             f"loader with seed={state['seed']}"
         )
-    return int_at_least("epoch", state["epoch"], 0), int_at_least("position", state["position"], 0)
+    epoch, position = (int_within(name, state[name], 0, NUMBER_MAX) for name in ("epoch", "position"))
+    return epoch, position

@@ -82,9 +82,8 @@ class Loader:
         multiprocessing_context: Ignored with a notice: there are no Python workers.
 
     Raises:
-        ValueError: An argument cannot be; the message has the fix.
+        ValueError: An argument cannot be, a shard is not there, or a pattern matches nothing; the message has the fix.
         TypeError: An argument is of the wrong kind.
-        FileNotFoundError: A shard is not there, or a pattern matches nothing.
     """
 
     def __init__(
@@ -137,14 +136,18 @@ class Loader:
             raise ValueError("indices= and weights= cannot be combined: give samples that are left out a weight of 0")
         if epoch_length is not None and weights is None:
             raise ValueError("epoch_length= belongs to weights=: without them an epoch is every sample once")
+        if epoch_length is not None:
+            epoch_length = arguments.int_within("epoch_length", epoch_length, 1, arguments.NUMBER_MAX)
+        if collate_fn is not None and not callable(collate_fn):
+            raise TypeError(f"collate_fn must be callable with a Batch, got {collate_fn!r}")
         if batch_size is None:
             raise ValueError("batch_size=None, DataLoader's way to deliver single samples, is not offered: pass 1")
-        self.batch_size = arguments.int_at_least("batch_size", batch_size, 1)
+        self.batch_size = arguments.int_within("batch_size", batch_size, 1, arguments.BATCH_SIZE_MAX)
         self.drop_last = arguments.tail_rule(tail, drop_last) == "drop"
         self.collate_fn = collate_fn
         self.pin_memory = bool(pin_memory)
         self._rank, self._world_size = rank, world_size
-        self._sidecar = None if sidecar is None else os.path.abspath(sidecar)
+        self._sidecar = arguments.socket_path(sidecar)
         self._workers = arguments.worker_count(workers, num_workers)
         is_random = bool(shuffle) or weights is not None
         fields = default_fields(is_random) if fields is None else fields
@@ -155,7 +158,7 @@ class Loader:
             logger.warning("%s", missing)
         spec = {
             "version": _SPEC_VERSION,
-            "name": name or os.path.basename(patterns[0]),
+            "name": arguments.job_name(name, os.path.basename(patterns[0])),
             "shards": expanded,
             "rules": {
                 "key_rule": arguments.one_of("key_rule", key_rule, ("first_dot", "last_dot")),
@@ -171,11 +174,11 @@ class Loader:
             "rank": 0,
             "world_size": 1,
             "tail": arguments.tail_rule(tail, drop_last),
-            "epoch_length": None if epoch_length is None else arguments.int_at_least("epoch_length", epoch_length, 1),
+            "epoch_length": epoch_length,
             "on_error": arguments.one_of(
                 "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
             ),
-            "error_budget": float(error_budget),
+            "error_budget": arguments.share("error_budget", error_budget),
             "slots": arguments.slot_count(slots, prefetch_factor),
         }
         self._job = Job(
@@ -235,7 +238,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration delivers `epoch`; a restored position in it is kept."""
-        self._epochs.set_epoch(arguments.int_at_least("epoch", epoch, 0))
+        self._epochs.set_epoch(arguments.int_within("epoch", epoch, 0, arguments.NUMBER_MAX))
 
     def state_dict(self) -> dict[str, int]:
         """Where a resumed run goes on: epoch, position in global samples, seed, version."""

@@ -17,6 +17,9 @@ _LAUNCHERS = (
     ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 )  # fmt: skip
 
+#: Most processes that share an epoch.
+WORLD_SIZE_MAX = 2**32 - 1
+
 #: Variables that together name one run on one machine, per launcher.
 _RUN_NAMES = {
     "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
@@ -43,8 +46,10 @@ def check(rank: int | None, world_size: int | None) -> None:
         raise ValueError("give rank= and world_size= together, or neither to have them found")
     if rank is None or world_size is None:
         return
-    if not isinstance(rank, int) or not isinstance(world_size, int):
+    if type(rank) is bool or not isinstance(rank, int) or type(world_size) is bool or not isinstance(world_size, int):
         raise TypeError(f"rank and world_size are ints, got {rank!r} and {world_size!r}")
+    if world_size > WORLD_SIZE_MAX:
+        raise ValueError(f"world_size must be at most {WORLD_SIZE_MAX}, got {world_size}")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be 0 to world_size - 1, got rank {rank} of world_size {world_size}")
 
