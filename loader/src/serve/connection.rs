@@ -13,13 +13,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Service;
 use super::datasets::{check_roots, classes_beside};
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
-use super::quarantine::Proposals;
+use super::quarantine::{LeftOut, Proposals, QuarantineList};
 use crate::error::{Error, FaultReport, Result};
 use crate::pipeline::{Stream, StreamEvent, StreamOptions};
-use crate::plan::Source;
+use crate::plan::{MixPart, Source};
 use crate::ring::RingDescriptors;
 use crate::shard::{Dataset, IndexProgress};
-use crate::spec::JobSpec;
+use crate::spec::{JobSpec, MixSpec};
 use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
@@ -106,12 +106,17 @@ impl Connection {
                  install the same Feedline on both sides",
                 env!("CARGO_PKG_VERSION")
             ))),
-            ClientMessage::Open { spec, indices, weights } => {
+            ClientMessage::Open { spec, indices, weights, quarantine } => {
                 if self.stream.is_some() {
                     return Err(Error::protocol("a connection has one stream, and it is open"));
                 }
                 debug_assert!(stream_events.is_empty());
-                self.open(*spec, indices, weights, events.clone()).await
+                let lists = Lists {
+                    indices: self.take_list(indices, u64::from_le_bytes)?,
+                    weights: self.take_list(weights, f64::from_le_bytes)?,
+                    quarantine: self.take_list(quarantine, u8::from_le_bytes)?,
+                };
+                self.open(*spec, lists, events.clone()).await
             }
             ClientMessage::Seek { generation, epoch, position } => {
                 let stream = self.stream.as_ref().ok_or_else(|| Error::protocol("a seek before a stream is open"))?;
@@ -127,23 +132,21 @@ impl Connection {
         }
     }
 
-    async fn open(
-        &mut self,
-        spec: JobSpec,
-        indices: Option<u64>,
-        weights: Option<u64>,
-        events: UnboundedSender<StreamEvent>,
-    ) -> Result<()> {
+    async fn open(&mut self, spec: JobSpec, lists: Lists, events: UnboundedSender<StreamEvent>) -> Result<()> {
         spec.check()?;
         check_roots(&spec.shards, &self.service.options.allow_roots)?;
-        let indices = self.take_list(indices, u64::from_le_bytes)?;
-        let weights = self.take_list(weights, f64::from_le_bytes)?;
+        let quarantine = quarantine(&spec, lists.quarantine.as_deref())?;
         let dataset = self.open_dataset(&spec.shards).await?;
-        let source = source(&spec, dataset.sample_count(), indices, weights)?;
+        let LeftOut { samples, notices } = find_left_out(quarantine, &dataset).await?;
+        let source = source(&spec, &dataset, lists.indices, lists.weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = classes_beside(&spec.shards);
-        let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, events })?;
-        let info = self.info(&stream, classes);
+        let quarantined = samples.len() as u64;
+        let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, left_out: samples, events })?;
+        let mut info = self.info(&stream, classes);
+        info.quarantined = quarantined;
+        info.notices.extend(notices);
+        info.notices.extend(stream.plan().notices());
         let RingDescriptors { payload, control, freed } = ring;
         self.service.lock_streams().push(stream.clone());
         self.service.pipeline.add(stream.clone());
@@ -185,6 +188,7 @@ impl Connection {
             tail: spec.tail,
             left_out: plan.left_out(),
             repeated: plan.repeated(),
+            quarantined: 0,
             classes,
             layout: stream.layout().clone(),
             slot_count: spec.slots,
@@ -196,15 +200,19 @@ impl Connection {
     }
 
     /// The list that the client attached as the next descriptor.
-    fn take_list<T>(&mut self, count: Option<u64>, decode: impl Fn([u8; 8]) -> T) -> Result<Option<Vec<T>>> {
+    fn take_list<T, const N: usize>(
+        &mut self,
+        count: Option<u64>,
+        decode: impl Fn([u8; N]) -> T,
+    ) -> Result<Option<Vec<T>>> {
         let Some(count) = count else { return Ok(None) };
         let descriptor =
             self.descriptors.pop_front().ok_or_else(|| Error::protocol("a list was announced and not attached"))?;
-        let bytes = count.checked_mul(8).filter(|bytes| *bytes <= LIST_BYTES_MAX);
+        let bytes = count.checked_mul(N as u64).filter(|bytes| *bytes <= LIST_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| Error::protocol(format!("a list of {count} entries is over the limit")))?;
         let contents = memfd::read_contents(&descriptor, bytes)
             .map_err(|source| Error::protocol(format!("the attached list cannot be read: {source}")))?;
-        Ok(Some(contents.chunks_exact(8).map(|entry| decode(entry.try_into().expect("8 bytes"))).collect()))
+        Ok(Some(contents.chunks_exact(N).map(|entry| decode(entry.try_into().expect("N bytes"))).collect()))
     }
 
     fn note_fault(&mut self, report: &FaultReport, first: bool) {
@@ -288,14 +296,59 @@ async fn process_end(pidfd: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
+/// Lists that came with a job.
+struct Lists {
+    indices: Option<Vec<u64>>,
+    weights: Option<Vec<f64>>,
+    quarantine: Option<Vec<u8>>,
+}
+
+/// The list of samples to leave out, if it is the one that the spec names.
+fn quarantine(spec: &JobSpec, attached: Option<&[u8]>) -> Result<Option<QuarantineList>> {
+    let list = attached.map(QuarantineList::from_bytes).transpose()?;
+    let (named, found) = (spec.quarantine.clone(), list.as_ref().map(QuarantineList::hash));
+    if named != found {
+        return Err(Error::protocol(format!("the job names quarantine {named:?}, and {found:?} is attached")));
+    }
+    Ok(list)
+}
+
+/// Finds the samples to leave out, beside the control plane: it goes through the keys of the shards concerned.
+async fn find_left_out(list: Option<QuarantineList>, dataset: &Arc<Dataset>) -> Result<LeftOut> {
+    let Some(list) = list else { return Ok(LeftOut::default()) };
+    let dataset = dataset.clone();
+    let found = tokio::task::spawn_blocking(move || list.find_in(&dataset)).await;
+    found.map_err(|panic| Error::protocol(format!("the search for samples in quarantine failed: {panic}")))?
+}
+
 /// Which samples an epoch takes.
-fn source(spec: &JobSpec, sample_count: u64, indices: Option<Vec<u64>>, weights: Option<Vec<f64>>) -> Result<Source> {
-    match (indices, weights) {
-        (None, None) => Source::all(sample_count),
-        (Some(indices), None) => Source::indices(indices, sample_count),
-        (None, Some(weights)) => Source::weighted(weights, sample_count, spec.epoch_length.unwrap_or(sample_count)),
-        (Some(_), Some(_)) => {
+fn source(spec: &JobSpec, dataset: &Dataset, indices: Option<Vec<u64>>, weights: Option<Vec<f64>>) -> Result<Source> {
+    let sample_count = dataset.sample_count();
+    match (&spec.mix, indices, weights) {
+        (None, None, None) => Source::all(sample_count),
+        (None, Some(indices), None) => Source::indices(indices, sample_count),
+        (None, None, Some(weights)) => {
+            Source::weighted(weights, sample_count, spec.epoch_length.unwrap_or(sample_count))
+        }
+        (Some(mix), None, None) => Source::mixed(&mix_parts(mix, dataset), spec.epoch_length, mix.stop),
+        (None, Some(_), Some(_)) => {
             Err(Error::config("indices= and weights= exclude each other: set the weight of left-out samples to 0"))
         }
+        (Some(_), _, _) => Err(Error::config("a Mix takes neither indices= nor weights=: they belong to one dataset")),
     }
+}
+
+/// The parts of a mix in terms of samples; the spec has them in terms of shards, as many as the dataset has.
+fn mix_parts(mix: &MixSpec, dataset: &Dataset) -> Vec<MixPart> {
+    let first_sample = |shard: u64| {
+        let firsts = dataset.first_samples();
+        usize::try_from(shard).ok().and_then(|shard| firsts.get(shard)).copied().unwrap_or(dataset.sample_count())
+    };
+    let mut shard = 0;
+    let part = |part: &crate::spec::MixPartSpec| {
+        let first = first_sample(shard);
+        shard += u64::from(part.shards);
+        MixPart { first_sample: first, sample_count: first_sample(shard) - first, weight: part.weight }
+    };
+    mix.parts.iter().map(part).collect()
 }
