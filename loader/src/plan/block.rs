@@ -144,9 +144,8 @@ mod tests {
     use super::*;
 
     fn borders(sizes: &[u64]) -> Borders {
-        let mut first = 0;
-        let firsts: Vec<u64> = sizes.iter().map(|size| std::mem::replace(&mut first, first + size)).collect();
-        Borders::new(firsts.into_iter(), first)
+        let firsts = (0..sizes.len()).map(|shard| sizes[..shard].iter().sum());
+        Borders::new(firsts, sizes.iter().sum())
     }
 
     proptest! {

@@ -1,11 +1,12 @@
 //! Datasets that are mixed by weight: an endless line of positions, of which an epoch is a stretch.
 //!
-//! Which part has how many of the first n positions is fixed by [`Shares`]. The positions come in strata of
-//! [`STRATUM`], and within each the parts are shuffled, so that ranks do not fall into step with a pattern. Each part
-//! goes through its own samples pass after pass, every pass in an order of its own: no sample comes again before all
+//! Which part has how many of the first n positions is fixed by [`Shares`]. The positions of an epoch come in strata of
+//! [`STRATUM`], the last perhaps shorter, and within each the parts are shuffled, so that ranks do not fall into step
+//! with a pattern. Each part goes through its own samples pass after pass, every pass in an order of its own: no sample comes again before all
 //! others of its part came. Passes go on over the ends of epochs, so of a large part with a small share one epoch
 //! takes some samples and the next epoch others. A sequential mix starts every epoch anew, as sequential orders do.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::SampleId;
@@ -122,36 +123,35 @@ impl Mix {
         let end = end.ok_or_else(|| {
             Error::config(format!("epoch {epoch} of {length} positions is out of range: all epochs together have 2^62"))
         })?;
-        let base = end - length;
-        // Whole strata, as the shuffle within one may bring forward what comes late.
-        let strata = base / STRATUM * STRATUM..end.next_multiple_of(STRATUM);
+        let stretch = end - length..end;
         let cuts = self.parts.iter().enumerate().map(|(number, part)| {
             let passes = |count| self.shares.count(number, count) / part.pass_length();
-            PassCuts::new(part, number as u64, passes(strata.start)..passes(strata.end) + 1, seed, is_sequential)
+            PassCuts::new(part, number as u64, passes(stretch.start)..passes(stretch.end) + 1, seed, is_sequential)
         });
-        Ok(MixEpoch { base, seed, is_sequential, cuts: cuts.collect::<Result<_>>()? })
+        let cuts = cuts.collect::<Result<_>>()?;
+        Ok(MixEpoch { stretch, seed, is_sequential, cuts })
     }
 
-    /// The part at `position` of the line, and which of its draws this is.
-    fn draw_at(&self, seed: u64, position: u64) -> (usize, u64) {
-        let stratum = position / STRATUM;
-        let first = stratum * STRATUM;
+    /// The part at `position` of the `stretch` of the line that is an epoch, and which of its draws this is.
+    fn draw_at(&self, seed: u64, stretch: &Range<u64>, position: u64) -> (usize, u64) {
+        let wanted = usize::try_from(position % STRATUM).expect("within a stratum");
+        let first = stretch.start + position / STRATUM * STRATUM;
+        let end = (first + STRATUM).min(stretch.end);
         // For each of the stratum's positions the part, as an entry of `parts`; at most one part for each.
         let mut slots = [0_u8; STRATUM as usize];
         let mut parts = [(0_usize, 0_u64); STRATUM as usize];
         let (mut filled, mut found) = (0, 0);
-        self.shares.visit(first..first + STRATUM, &mut |part, draws| {
+        self.shares.visit(first..end, &mut |part, draws| {
             let end = filled + usize::try_from(draws.end - draws.start).expect("within a stratum");
             slots[filled..end].fill(u8::try_from(found).expect("fewer than a stratum"));
             parts[found] = (part, draws.start);
             (filled, found) = (end, found + 1);
         });
         // A shuffle from the front: what comes after the wanted place need not be shuffled.
-        let wanted = usize::try_from(position - first).expect("within a stratum");
-        let mut state = random::mix_stratum_key(seed, stratum);
+        let mut state = random::mix_stratum_key(seed, first);
         for place in 0..=wanted {
             state = state.wrapping_add(GOLDEN);
-            let rest = STRATUM - place as u64;
+            let rest = end - first - place as u64;
             let other = place + usize::try_from(below(mix(state), rest)).expect("within a stratum");
             slots.swap(place, other);
         }
@@ -164,7 +164,7 @@ impl Mix {
 /// One epoch of a mix.
 #[derive(Debug, Clone)]
 pub(super) struct MixEpoch {
-    base: u64,
+    stretch: Range<u64>,
     seed: u64,
     is_sequential: bool,
     cuts: Arc<[PassCuts]>,
@@ -173,7 +173,7 @@ pub(super) struct MixEpoch {
 impl MixEpoch {
     /// The sample at `position` of the epoch.
     pub(super) fn sample(&self, mix: &Mix, position: u64) -> SampleId {
-        let (number, draw) = mix.draw_at(self.seed, self.base + position);
+        let (number, draw) = mix.draw_at(self.seed, &self.stretch, position);
         let part = &mix.parts[number];
         let (pass, rest) = (draw / part.pass_length(), draw % part.pass_length());
         let position = self.cuts[number].restore(pass, rest);
@@ -201,7 +201,7 @@ struct PassCuts {
 }
 
 impl PassCuts {
-    fn new(part: &Part, number: u64, passes: std::ops::Range<u64>, seed: u64, is_sequential: bool) -> Result<Self> {
+    fn new(part: &Part, number: u64, passes: Range<u64>, seed: u64, is_sequential: bool) -> Result<Self> {
         let cuts_per_pass = part.left_out.len();
         let mut kept_before = Vec::new();
         let listed = if is_sequential { passes.start..passes.start + 1 } else { passes.clone() };

@@ -55,9 +55,9 @@ impl EpochRandom {
     }
 }
 
-/// Key of the order within a stratum of a mix.
-pub(super) fn mix_stratum_key(seed: u64, stratum: u64) -> u64 {
-    mix_all(&[Purpose::MixStratum as u64, seed, stratum])
+/// Key of the order within the stratum of a mix that begins at `position` of its line.
+pub(super) fn mix_stratum_key(seed: u64, position: u64) -> u64 {
+    mix_all(&[Purpose::MixStratum as u64, seed, position])
 }
 
 /// Key of the permutation of a part of a mix, in its `pass`th pass.

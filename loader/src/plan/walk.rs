@@ -73,12 +73,7 @@ impl Walk {
         })
     }
 
-    fn over_indices(
-        indices: Arc<[u64]>,
-        order: OrderSpec,
-        first_samples: &[u64],
-        left_out: &[u64],
-    ) -> Result<Self> {
+    fn over_indices(indices: Arc<[u64]>, order: OrderSpec, first_samples: &[u64], left_out: &[u64]) -> Result<Self> {
         let count = indices.len() as u64;
         let (indices, borders) = if matches!(order, OrderSpec::Block { .. }) {
             // By shards, as blocks are; a list of numbers says which samples are taken, not in which order.

@@ -92,7 +92,7 @@ class Stream:
     """
     One connection to a sidecar that delivers one rank's batches in plan order.
     """
-    def __new__(cls, /, socket: str | PathLike[str], spec: str, indices: Buffer | None, weights: Buffer | None, timeout_s: SupportsFloat | SupportsIndex, zero_copy: str) -> Stream:
+    def __new__(cls, /, socket: str | PathLike[str], spec: str, indices: Buffer | None, weights: Buffer | None, timeout_s: SupportsFloat | SupportsIndex, zero_copy: str, quarantine: SupportsGetItem[int, SupportsIndex] | None = None) -> Stream:
         """
         Opens a stream at the sidecar that listens on `socket`.
 
@@ -103,6 +103,7 @@ class Stream:
             weights: Buffer of float64, one a sample, for drawing with replacement.
             timeout_s: Longest wait without any progress, in seconds.
             zero_copy: ``auto``, ``strict`` or ``copy``.
+            quarantine: Samples to leave out, as `read_quarantine` gives them; their hash is in the spec.
         """
     def check_alive(self, /) -> None:
         """

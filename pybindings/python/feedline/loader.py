@@ -15,6 +15,7 @@ from .connection import Connection, Job, Tally, opened_words
 from .epochs import Epochs, Run
 from .errors import ForkedError, LoaderError
 from .fields import Field, field_specs
+from .mix import Mix
 
 logger = logging.getLogger("feedline")
 
@@ -28,13 +29,23 @@ class Loader:
     of threads, ranks or restarts. Nothing is opened before the first ``iter()``, ``len()``, ``peek()`` or ``.dataset``.
 
     Args:
-        shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between.
+        shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between. Or a
+            `Mix` of several datasets.
         batch_size: Rows of a batch, per rank.
-        shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own.
+        shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own. The
+            short word for ``order``.
         fields: The tensors of a batch, in order: name to `Image`, `Int` or `Float`.
         seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.
         tail: What becomes of samples that do not fill a global batch: ``"short"`` (the default: split over the ranks),
             ``"drop"`` (left out, as by ``drop_last=True``) or ``"pad"`` (filled with repeats, marked in ``batch.valid``).
+        order: ``"global"``: a permutation of all samples. ``"block"``, for slow storage: shards are shuffled, and the
+            samples of ``block_shards`` consecutive ones permuted as one, so that reads keep to a few shards at a time; how
+            well that shuffles is told when the stream opens. ``"sequential"``: the dataset's own order.
+        block_shards: With ``order="block"``, shards that are permuted as one. By default as many as hold 16 384 samples on
+            average, whatever the batch size, so that a resumed run finds the same order.
+        quarantine: Samples to leave out: a list that a sidecar proposed (JSON lines with at least ``shard`` and ``key``), a
+            folder of such lists, or several. It is read once, here. All other samples keep their relative order; its hash
+            is in ``state_dict``. Give it a copy: proposals grow while runs go on.
         indices: Sample numbers of a subset (k-fold, a held-out part).
         weights: One weight a sample: epochs then draw with replacement.
         epoch_length: With ``weights``, how many samples an epoch draws; as many as there are by default.
@@ -75,13 +86,16 @@ class Loader:
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mix,
         batch_size: int = 1,
         shuffle: bool | None = None,
         *,
         fields: Mapping[str, Field],
         seed: int | None = None,
         tail: Literal["short", "drop", "pad"] | None = None,
+        order: Literal["global", "block", "sequential"] | None = None,
+        block_shards: int | None = None,
+        quarantine: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
         indices: Any = None,
         weights: Any = None,
         epoch_length: int | None = None,
@@ -116,7 +130,9 @@ class Loader:
         if indices is not None and weights is not None:
             raise ValueError("indices= and weights= cannot be combined: give samples that are left out a weight of 0")
         if epoch_length is not None and weights is None:
-            raise ValueError("epoch_length= belongs to weights=: without them an epoch is every sample once")
+            raise ValueError(
+                "epoch_length= belongs to weights=: without them an epoch is every sample once (a Mix has length=)"
+            )
         if batch_size is None:
             raise ValueError("batch_size=None, DataLoader's way to deliver single samples, is not offered: pass 1")
         self.batch_size = arguments.int_at_least("batch_size", batch_size, 1)
@@ -126,26 +142,41 @@ class Loader:
         self._rank, self._world_size = rank, world_size
         self._sidecar = None if sidecar is None else os.path.abspath(sidecar)
         self._workers = arguments.worker_count(workers, num_workers)
-        is_random = bool(shuffle) or weights is not None
-        patterns = arguments.shard_patterns(shards)
+        order_spec = arguments.order_rule(order, block_shards, shuffle, weights is not None)
+        is_random = order_spec != "sequential"
+        mix = shards if isinstance(shards, Mix) else None
+        if mix is not None and (indices is not None or weights is not None):
+            raise ValueError("a Mix takes neither indices= nor weights=: they belong to one dataset")
+        datasets = [arguments.shard_patterns(shards)] if mix is None else [patterns for patterns, _ in mix.parts]
+        expanded = [_native.expand_shards(patterns) for patterns in datasets]
+        left_out, quarantine_hash = (
+            (None, None) if quarantine is None else _native.read_quarantine(arguments.quarantine_paths(quarantine))
+        )
         spec = {
             "version": _SPEC_VERSION,
-            "name": name or os.path.basename(patterns[0]),
-            "shards": _native.expand_shards(patterns),
+            "name": name or " + ".join(os.path.basename(patterns[0]) for patterns in datasets),
+            "shards": [shard for part in expanded for shard in part],
             "fields": field_specs(fields, arguments.one_of("layout", layout, ("NHWC", "NCHW"))),
             "batch_size": self.batch_size,
-            "order": "shuffled" if is_random else "sequential",
+            "order": order_spec,
             "seed": arguments.seed_number(seed, generator),
             "rank": 0,
             "world_size": 1,
             "tail": arguments.tail_rule(tail, drop_last),
             "epoch_length": None if epoch_length is None else arguments.int_at_least("epoch_length", epoch_length, 1),
+            "mix": None,
+            "quarantine": quarantine_hash,
             "on_error": arguments.one_of(
                 "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
             ),
             "error_budget": float(error_budget),
             "slots": arguments.slot_count(slots, prefetch_factor),
         }
+        if mix is not None:
+            parts = [
+                {"shards": len(part), "weight": weight} for part, (_, weight) in zip(expanded, mix.parts, strict=True)
+            ]
+            spec.update(mix={"parts": parts, "stop": mix.stop}, epoch_length=mix.length)
         self._job = Job(
             spec,
             arguments.sample_numbers(indices),
@@ -153,6 +184,7 @@ class Loader:
             arguments.one_of("zero_copy", zero_copy, ("auto", "strict", "copy")),
             arguments.timeout_seconds(timeout),
             [field.is_image and layout == "NHWC" for field in fields.values()],
+            left_out,
         )
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
@@ -205,14 +237,15 @@ class Loader:
         """The next iteration delivers `epoch`; a restored position in it is kept."""
         self._epochs.set_epoch(arguments.int_at_least("epoch", epoch, 0))
 
-    def state_dict(self) -> dict[str, int]:
-        """Where a resumed run goes on: epoch, position in global samples, seed, version."""
+    def state_dict(self) -> dict[str, Any]:
+        """Where a resumed run goes on: epoch, position in global samples, and what the order depends on."""
         epoch, position = self._epochs.state()
-        return {"version": 1, "epoch": epoch, "position": position, "seed": self._job.spec["seed"]}
+        fixed = {name: self._job.spec[name] for name in ("seed", "order", "mix", "quarantine")}
+        return {"version": 1, "epoch": epoch, "position": position, **fixed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where `state_dict` was taken, at the cost of a seek."""
-        self._epochs.restore(*arguments.state_numbers(state, self._job.spec["seed"]))
+        self._epochs.restore(*arguments.state_numbers(state, self._job.spec))
 
     # DataLoader's surface.
 

@@ -91,7 +91,10 @@ impl QuarantineList {
             if entry.class == Some(FaultClass::Io) {
                 return Err(refuse(
                     line,
-                    format!("key {:?} is blamed for a read error, which is no fault of a sample: remove the line", entry.key),
+                    format!(
+                        "key {:?} is blamed for a read error, which is no fault of a sample: remove the line",
+                        entry.key
+                    ),
                 ));
             }
             let offsets = self.shards.entry(entry.shard).or_default().entry(entry.key).or_default();
@@ -193,7 +196,8 @@ impl QuarantineList {
     }
 
     fn notices(&self, samples: &[u64], met: &BTreeSet<String>) -> Vec<String> {
-        let mut notices = vec![format!("quarantine {}: {} samples are left out of every epoch", self.hash(), samples.len())];
+        let mut notices =
+            vec![format!("quarantine {}: {} samples are left out of every epoch", self.hash(), samples.len())];
         let others = self.entries().filter(|(shard, ..)| !met.contains(*shard));
         let count = others.clone().count();
         if let Some((shard, key, _)) = others.clone().next() {
@@ -288,10 +292,16 @@ mod tests {
         let foreign = "{\"shard\":\"/other.tar\",\"key\":\"q\"}\n";
         let found = list(&(entry("y", 1536) + foreign)).unwrap().find_in(&dataset).unwrap();
         assert_eq!(found.samples, [1]);
-        assert!(found.notices[1].contains("1 entries") && found.notices[1].contains("/other.tar"), "{:?}", found.notices);
+        assert!(
+            found.notices[1].contains("1 entries") && found.notices[1].contains("/other.tar"),
+            "{:?}",
+            found.notices
+        );
 
         let error = list(&(entry("x", 700) + &entry("gone", 0))).unwrap().find_in(&dataset).unwrap_err().to_string();
-        for words in ["2 of 2 entries", "\"x\": none of its members is at byte 700", "\"gone\": the shard has no such key"] {
+        for words in
+            ["2 of 2 entries", "\"x\": none of its members is at byte 700", "\"gone\": the shard has no such key"]
+        {
             assert!(error.contains(words), "{error}");
         }
     }

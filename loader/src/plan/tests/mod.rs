@@ -6,6 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod orders;
+mod parts;
+mod quarantine;
+
 /// Rows of all ranks: (sample, valid) in order of ranks, batch by batch.
 fn rows(plan_of: impl Fn(u32) -> Result<Plan>, world_size: u32, epoch: u64, start: u64) -> Result<Vec<Vec<RowPlan>>> {
     let plans = (0..world_size).map(|rank| plan_of(rank)?.epoch(epoch, start)).collect::<Result<Vec<_>>>()?;
