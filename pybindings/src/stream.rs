@@ -10,6 +10,7 @@ use feedline_loader::spec::{FieldKind, JobSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 
 use crate::batch::{BatchInfo, Field};
 use crate::errors::{Place, named, to_python};
@@ -115,7 +116,7 @@ impl Stream {
         weights: Option<PyBuffer<f64>>,
         timeout_s: f64,
         zero_copy: &str,
-        quarantine: Option<Vec<u8>>,
+        quarantine: Option<PyBackedBytes>,
     ) -> PyResult<Self> {
         let zero_copy = match zero_copy {
             "auto" => ZeroCopy::Auto,
