@@ -5,7 +5,8 @@
 //! - `plan/position/…-quarantine`: with 1 000 samples left out.
 //! - `plan/epoch/…`: µs to start an epoch, or to seek in it.
 //!
-//! Everything fits the processor's outer cache, which a busy sidecar does not leave to the plan.
+//! All but the weights (80 MB, whose binary search waits for memory) fits the processor's outer cache, which a busy
+//! sidecar does not leave to the plan.
 
 use std::hint::black_box;
 

@@ -137,16 +137,14 @@ impl Connection {
         check_roots(&spec.shards, &self.service.options.allow_roots)?;
         let quarantine = quarantine(&spec, lists.quarantine.as_deref())?;
         let dataset = self.open_dataset(&spec.shards).await?;
-        let LeftOut { samples, notices } = find_left_out(quarantine, &dataset).await?;
+        let LeftOut { samples, notices: left_out_notices } = find_left_out(quarantine, &dataset).await?;
         let source = source(&spec, &dataset, lists.indices, lists.weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = classes_beside(&spec.shards);
         let quarantined = samples.len() as u64;
         let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, left_out: samples, events })?;
-        let mut info = self.info(&stream, classes);
-        info.quarantined = quarantined;
-        info.notices.extend(notices);
-        info.notices.extend(stream.plan().notices());
+        let notices = [stream.dataset().notices(), &left_out_notices, &stream.plan().notices()].concat();
+        let info = StreamInfo { quarantined, notices, ..self.info(&stream, classes) };
         let RingDescriptors { payload, control, freed } = ring;
         self.service.lock_streams().push(stream.clone());
         self.service.pipeline.add(stream.clone());
@@ -192,7 +190,7 @@ impl Connection {
             classes,
             layout: stream.layout().clone(),
             slot_count: spec.slots,
-            notices: stream.dataset().notices().to_vec(),
+            notices: Vec::new(),
             workers: self.service.workers,
             reader: self.service.pipeline.reader().to_owned(),
             sidecar_pid: std::process::id(),
