@@ -24,6 +24,9 @@ pub const SLOTS_MAX: u32 = 64;
 /// Fewest slots of a ring: one held, one ready, one filling, and one for the private-copy rule to act on.
 pub const SLOTS_MIN: u32 = 4;
 
+/// Most datasets of a mix.
+pub const MIX_PARTS_MAX: usize = 1024;
+
 /// What a client asks for: which samples, in which order, as which tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,7 +44,7 @@ pub struct JobSpec {
     pub fields: Vec<FieldSpec>,
     /// Rows of a batch, per rank.
     pub batch_size: u32,
-    /// Whether the epoch's order is a permutation or the dataset's own.
+    /// How an epoch goes through the samples.
     pub order: OrderSpec,
     /// Seed of the order and of every augmentation.
     pub seed: u64,
@@ -51,8 +54,14 @@ pub struct JobSpec {
     pub world_size: u32,
     /// What becomes of samples that do not fill a global batch.
     pub tail: Tail,
-    /// Positions of an epoch, when samples are drawn by weight; otherwise the number of samples.
+    /// Positions of an epoch, when samples are drawn by weight or datasets are mixed; otherwise the number of samples.
     pub epoch_length: Option<u64>,
+    /// Datasets that are mixed: `shards` are then those of its parts, one after the other.
+    #[serde(default)]
+    pub mix: Option<MixSpec>,
+    /// Hash of the list of samples that are left out, where there is one; the list travels beside the spec.
+    #[serde(default)]
+    pub quarantine: Option<String>,
     /// What becomes of a sample that cannot be used.
     pub on_error: OnError,
     /// Share of bad samples over which the run stops.
@@ -147,9 +156,44 @@ pub enum Damaged {
 #[serde(rename_all = "snake_case")]
 pub enum OrderSpec {
     /// A permutation of all samples, keyed by seed and epoch.
-    Shuffled,
+    Global,
+    /// Shards in an order keyed by seed and epoch; the samples of some consecutive shards of it are permuted as one.
+    Block {
+        /// How many shards that is; chosen by the samples they hold where it is not said.
+        block_shards: Option<u32>,
+    },
     /// The dataset's own order.
     Sequential,
+}
+
+/// Datasets that are mixed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixSpec {
+    /// The parts, in the order of their shards.
+    pub parts: Vec<MixPartSpec>,
+    /// Where an epoch ends that has no `epoch_length`.
+    pub stop: MixStop,
+}
+
+/// One dataset of a mix.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixPartSpec {
+    /// How many of the job's shards belong to it.
+    pub shards: u32,
+    /// Its share of the positions, relative to the other parts' weights.
+    pub weight: f64,
+}
+
+/// Where an epoch of a mix ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MixStop {
+    /// When the first part has been gone through.
+    First,
+    /// When every part has been gone through at least once.
+    All,
 }
 
 /// What becomes of the last global batch when the samples do not fill it.
@@ -294,7 +338,41 @@ impl JobSpec {
         if self.epoch_length == Some(0) {
             return refuse("epoch_length must be at least 1".into());
         }
+        if self.order == (OrderSpec::Block { block_shards: Some(0) }) {
+            return refuse("block_shards must be at least 1".into());
+        }
+        if let Some(mix) = &self.mix {
+            self.check_mix(mix)?;
+        }
         self.check_fields()
+    }
+
+    fn check_mix(&self, mix: &MixSpec) -> Result<()> {
+        let refuse = |message: String| Err(Error::config(message));
+        if mix.parts.is_empty() || mix.parts.len() > MIX_PARTS_MAX {
+            return refuse(format!("a mix has 1 to {MIX_PARTS_MAX} parts, got {}", mix.parts.len()));
+        }
+        if let Some((number, part)) =
+            mix.parts.iter().enumerate().find(|(_, part)| !(part.weight.is_finite() && part.weight > 0.0))
+        {
+            return refuse(format!(
+                "part {number} of the mix has weight {}: weights are finite and above 0; leave out a part that is not wanted",
+                part.weight
+            ));
+        }
+        let shards: u64 = mix.parts.iter().map(|part| u64::from(part.shards)).sum();
+        if shards != self.shards.len() as u64 || mix.parts.iter().any(|part| part.shards == 0) {
+            return refuse(format!(
+                "the parts of the mix have {shards} shards, at least one each, and the job names {}",
+                self.shards.len()
+            ));
+        }
+        if matches!(self.order, OrderSpec::Block { .. }) {
+            return refuse(
+                "order=\"block\" goes through one dataset, not a Mix: use order=\"global\", or a loader for each dataset".into(),
+            );
+        }
+        Ok(())
     }
 
     fn check_fields(&self) -> Result<()> {

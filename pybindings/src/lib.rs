@@ -15,8 +15,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use feedline_loader::serve::quarantine::QuarantineList;
 use feedline_loader::shard::{Missing, expand};
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 /// The native half of feedline: streams of batches from a sidecar.
 #[pymodule]
@@ -30,7 +32,7 @@ mod _native {
     #[pymodule_export]
     use super::stream::Stream;
     #[pymodule_export]
-    use super::{check_spec, expand_shards, run_command, usable_cores, version};
+    use super::{check_spec, expand_shards, read_quarantine, run_command, usable_cores, version};
 }
 
 /// The version of the native module.
@@ -63,6 +65,14 @@ fn expand_shards(
     let missing = if skip_missing { Missing::Skip } else { Missing::Error };
     let expanded = expand(&patterns, missing).map_err(|error| errors::to_python(py, &error, None))?;
     Ok((expanded.shards.into_iter().map(PathBuf::into_os_string).collect(), expanded.missing))
+}
+
+/// The samples that lists (files of JSON lines, or folders of ``.jsonl`` files) leave out, as bytes that a stream takes,
+/// and a hash of which they are.
+#[pyfunction]
+fn read_quarantine(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<(Bound<'_, PyBytes>, String)> {
+    let list = QuarantineList::read(&paths).map_err(|error| errors::to_python(py, &error, None))?;
+    Ok((PyBytes::new(py, &list.to_bytes()), list.hash()))
 }
 
 /// Cores that this process may use: the least of its affinity, its cpuset and its quota.

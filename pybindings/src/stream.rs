@@ -10,6 +10,7 @@ use feedline_loader::spec::{FieldKind, JobSpec};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 
 use crate::batch::{BatchInfo, Field};
 use crate::errors::{Place, named, to_python};
@@ -103,7 +104,10 @@ impl Stream {
     ///     weights: Buffer of float64, one a sample, for drawing with replacement.
     ///     timeout_s: Longest wait without any progress, in seconds.
     ///     zero_copy: ``auto``, ``strict`` or ``copy``.
+    ///     quarantine: Samples to leave out, as `read_quarantine` gives them; their hash is in the spec.
     #[new]
+    #[pyo3(signature = (socket, spec, indices, weights, timeout_s, zero_copy, quarantine = None))]
+    #[expect(clippy::too_many_arguments, reason = "one caller, in Python, which names its values")]
     fn open(
         py: Python<'_>,
         socket: PathBuf,
@@ -112,6 +116,7 @@ impl Stream {
         weights: Option<PyBuffer<f64>>,
         timeout_s: f64,
         zero_copy: &str,
+        quarantine: Option<PyBackedBytes>,
     ) -> PyResult<Self> {
         let zero_copy = match zero_copy {
             "auto" => ZeroCopy::Auto,
@@ -127,7 +132,11 @@ impl Stream {
         let indices = indices.map(|buffer| buffer.to_vec(py)).transpose()?;
         let weights = weights.map(|buffer| buffer.to_vec(py)).transpose()?;
         let stream = wait(py, None, |poll| {
-            let attachments = Attachments { indices: indices.as_deref(), weights: weights.as_deref() };
+            let attachments = Attachments {
+                indices: indices.as_deref(),
+                weights: weights.as_deref(),
+                quarantine: quarantine.as_deref(),
+            };
             client::Stream::open(&socket, &spec, attachments, timeout(timeout_s), poll)
         })?;
         let layout = &stream.info().layout;

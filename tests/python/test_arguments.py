@@ -62,6 +62,16 @@ def shards(dataset):
         ({"weights": ["a"]}, TypeError, "one number a sample"),
         ({"weights": [1.0], "indices": [0]}, ValueError, "weight of 0"),
         ({"epoch_length": 5}, ValueError, "weights="),
+        ({"order": "shuffled"}, ValueError, "'block' or 'sequential'"),
+        ({"order": "sequential", "shuffle": True}, ValueError, "leave shuffle= out"),
+        ({"order": "global", "shuffle": False}, ValueError, "leave shuffle= out"),
+        ({"order": "block", "shuffle": False}, ValueError, "leave shuffle= out"),
+        ({"block_shards": 2, "shuffle": True}, ValueError, 'order="block"'),
+        ({"order": "global", "block_shards": 2}, ValueError, 'order="block"'),
+        ({"order": "block", "block_shards": 0}, ValueError, "at least 1"),
+        ({"order": "block", "weights": [1.0]}, ValueError, "leave order='block' out"),
+        ({"quarantine": 3}, TypeError, "a path or a list"),
+        ({"quarantine": []}, TypeError, "a path or a list"),
         ({"sampler": torch.utils.data.SequentialSampler([1])}, ValueError, "indices= for a subset"),
         ({"batch_sampler": object()}, ValueError, "weights="),
         ({"batch_size": 2**20 + 1}, ValueError, "batch_size must be at most 1048576"),
@@ -127,7 +137,7 @@ def test_names_of_dataloader_are_mapped(shards, caplog) -> None:
     )  # fmt: skip
     spec = loader._job.spec
     assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 3, True)
-    assert (spec["slots"], spec["tail"], spec["seed"], spec["order"]) == (6, "drop", 17, "shuffled")
+    assert (spec["slots"], spec["tail"], spec["seed"], spec["order"]) == (6, "drop", 17, "global")
     assert loader._job.timeout_s == 30
     words = [record.getMessage().split(":")[0].split()[0] for record in caplog.records]
     assert words == ["worker_init_fn", "multiprocessing_context", "pin_memory"]
@@ -151,14 +161,17 @@ def test_indices_and_weights_are_taken_from_any_sequence(shards) -> None:
         assert list(make(shards, indices=indices)._job.indices) == [3, 1]
     for weights in ([1, 2.5], numpy.array([1, 2.5]), torch.tensor([1, 2.5])):
         assert list(make(shards, weights=weights)._job.weights) == [1, 2.5]
-    assert make(shards, weights=[1, 2])._job.spec["order"] == "shuffled"
+    assert make(shards, weights=[1, 2])._job.spec["order"] == "global"
 
 
 def test_a_loader_pickles_with_its_place(shards) -> None:
     loader = make(shards, indices=[1, 2], seed=9)
-    loader.load_state_dict({"version": 1, "epoch": 3, "position": 8, "seed": 9})
+    state = {
+        "version": 1, "epoch": 3, "position": 8, "seed": 9, "order": "sequential", "mix": None, "quarantine": None,
+    }  # fmt: skip
+    loader.load_state_dict(state)
     copy = pickle.loads(pickle.dumps(loader))
-    assert copy.state_dict() == loader.state_dict() == {"version": 1, "epoch": 3, "position": 8, "seed": 9}
+    assert copy.state_dict() == loader.state_dict() == state
     assert copy._job == loader._job
 
 

@@ -292,7 +292,9 @@ def test_state_goes_on_exactly(load) -> None:
         if number == 4:
             break
     state = loader.state_dict()
-    assert state == {"version": 1, "epoch": 0, "position": 40, "seed": 5}
+    assert state == {
+        "version": 1, "epoch": 0, "position": 40, "seed": 5, "order": "global", "mix": None, "quarantine": None,
+    }  # fmt: skip
     resumed = load()
     resumed.load_state_dict(state)
     rest = [batch["image"].clone() for _ in range(2) for batch in resumed]

@@ -21,6 +21,8 @@ pub struct Attachments<'a> {
     pub indices: Option<&'a [u64]>,
     /// One weight a sample; an epoch then draws with replacement.
     pub weights: Option<&'a [f64]>,
+    /// Samples to leave out, as JSON lines; the spec has the list's hash.
+    pub quarantine: Option<&'a [u8]>,
 }
 
 /// An open stream: one ring, one rank, epoch after epoch.
@@ -79,7 +81,9 @@ impl Stream {
             attach(&mut descriptors, attachments.indices.map(|list| list.iter().map(|index| index.to_le_bytes())))?;
         let weights =
             attach(&mut descriptors, attachments.weights.map(|list| list.iter().map(|weight| weight.to_le_bytes())))?;
-        connection.send(&ClientMessage::Open { spec: Box::new(spec.clone()), indices, weights }, &descriptors)?;
+        let quarantine = attach(&mut descriptors, attachments.quarantine.map(|list| list.iter().map(|byte| [*byte])))?;
+        let open = ClientMessage::Open { spec: Box::new(spec.clone()), indices, weights, quarantine };
+        connection.send(&open, &descriptors)?;
         let info = wait_opened(&mut connection, timeout, poll)?;
         let ring = RingReader::map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
         let cursor =

@@ -261,16 +261,8 @@ impl Feeder {
     fn read_substitute(&mut self, retry: Retry) -> Result<(), Retry> {
         let Retry { batch, row, attempt } = retry;
         let position = batch.plan.row(row).position;
-        match batch.stream.plan().epoch(batch.place.epoch, 0) {
-            Ok(epoch) => {
-                let sample = epoch.substitute(position, attempt);
-                self.read_row(batch.clone(), row, attempt, sample).map_err(|()| Retry { batch, row, attempt })
-            }
-            Err(error) => {
-                batch.stream.fail(error);
-                Ok(())
-            }
-        }
+        let sample = batch.plan.epoch().substitute(position, attempt);
+        self.read_row(batch.clone(), row, attempt, sample).map_err(|()| Retry { batch, row, attempt })
     }
 
     /// Submits the reads of one row; nothing is submitted when there is no room for all of them.

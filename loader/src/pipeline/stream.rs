@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::FaultLedger;
 use crate::batch::{BatchLayout, FieldRecipe};
 use crate::error::{Error, FaultReport, Result};
-use crate::plan::{Partition, Plan, Source};
+use crate::plan::{Partition, Plan, PlanOptions, Source};
 use crate::ring::{RingDescriptors, RingWriter};
 use crate::shard::{Dataset, FieldSelector};
 use crate::spec::{JobSpec, OnError};
@@ -41,6 +41,8 @@ pub struct StreamOptions {
     pub dataset: Arc<Dataset>,
     /// Which samples an epoch takes.
     pub source: Source,
+    /// Samples in quarantine.
+    pub left_out: Vec<u64>,
     /// Where events go.
     pub events: StreamEvents,
 }
@@ -60,7 +62,7 @@ pub struct Stream {
     generation: AtomicU32,
     stopped: AtomicBool,
     failed: AtomicBool,
-    weighted: bool,
+    repeats: bool,
     events: StreamEvents,
 }
 
@@ -73,11 +75,18 @@ impl std::fmt::Debug for Stream {
 impl Stream {
     /// Compiles the job and reserves its ring; the descriptors are for the client.
     pub fn new(options: StreamOptions) -> Result<(Arc<Self>, RingDescriptors)> {
-        let StreamOptions { spec, dataset, source, events } = options;
+        let StreamOptions { spec, dataset, source, left_out, events } = options;
         spec.check()?;
         let partition = Partition::new(spec.rank, spec.world_size, spec.batch_size, spec.tail)?;
-        let weighted = matches!(source, Source::Weighted { .. });
-        let plan = Plan::new(source, spec.order, spec.seed, partition)?;
+        let repeats = source.repeats();
+        let plan = Plan::new(PlanOptions {
+            source,
+            order: spec.order,
+            seed: spec.seed,
+            partition,
+            first_samples: dataset.first_samples(),
+            left_out: &left_out,
+        })?;
         let sources: Vec<_> = spec.fields.iter().map(|field| field.sources.clone()).collect();
         let selector = dataset.selector(&sources)?;
         let compiled = spec.fields.iter().map(FieldRecipe::compile).collect::<Result<Vec<_>>>()?;
@@ -99,7 +108,7 @@ impl Stream {
             generation: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            weighted,
+            repeats,
             events,
         };
         Ok((Arc::new(stream), descriptors))
@@ -185,10 +194,10 @@ impl Stream {
         self.spec.on_error == OnError::Replace
     }
 
-    /// The number that keys a row's augmentation. Samples that are drawn with replacement come several times an
+    /// The number that keys a row's augmentation. Samples that are drawn with replacement or mixed come several times an
     /// epoch and shall differ each time, so there the position keys it, told apart from samples by the top bit.
     pub(super) fn draw_number(&self, sample: u64, position: u64) -> u64 {
-        if self.weighted { position | 1 << 63 } else { sample }
+        if self.repeats { position | 1 << 63 } else { sample }
     }
 
     /// Tells the connection.

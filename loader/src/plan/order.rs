@@ -1,48 +1,56 @@
-//! The global order of one epoch.
+//! The order of one epoch: position ↔ place in the source.
 
-use super::permutation::{Permutation, below, mix_all};
-use crate::spec::OrderSpec;
+use std::sync::Arc;
 
-/// Tells the uses of one (seed, epoch) apart.
-#[derive(Debug, Clone, Copy)]
-enum Purpose {
-    Shuffle = 1,
-    Draw = 2,
-    Substitute = 3,
+use super::block::{BlockOrder, Borders};
+use super::permutation::Permutation;
+use super::random::EpochRandom;
+
+/// How an epoch goes through the places of a source.
+#[derive(Debug, Clone)]
+pub(super) enum Order {
+    Global,
+    Block { borders: Borders, block_shards: u32 },
+    Sequential,
 }
 
-/// Position in the epoch → place in the source.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct EpochOrder {
-    positions: u64,
-    seed: u64,
-    epoch: u64,
-    shuffle: Option<Permutation>,
+/// An [`Order`] in one epoch.
+#[derive(Debug, Clone)]
+pub(super) enum EpochOrder {
+    Global(Permutation),
+    Block(Arc<BlockOrder>),
+    Sequential,
+}
+
+impl Order {
+    /// The order of `count` places in the epoch of `random`.
+    pub(super) fn epoch(&self, count: u64, random: EpochRandom) -> EpochOrder {
+        match self {
+            Self::Global => EpochOrder::Global(Permutation::new(count, random.shuffle_key())),
+            Self::Block { borders, block_shards } => {
+                EpochOrder::Block(Arc::new(BlockOrder::new(borders.clone(), *block_shards, random)))
+            }
+            Self::Sequential => EpochOrder::Sequential,
+        }
+    }
 }
 
 impl EpochOrder {
-    pub(super) fn new(positions: u64, order: OrderSpec, seed: u64, epoch: u64) -> Self {
-        let shuffle = match order {
-            OrderSpec::Shuffled => Some(Permutation::new(positions, mix_all(&[Purpose::Shuffle as u64, seed, epoch]))),
-            OrderSpec::Sequential => None,
-        };
-        Self { positions, seed, epoch, shuffle }
-    }
-
     /// Where in the source the sample at `position` is.
     pub(super) fn place(&self, position: u64) -> u64 {
-        self.shuffle.map_or(position, |permutation| permutation.apply(position))
+        match self {
+            Self::Global(permutation) => permutation.apply(position),
+            Self::Block(order) => order.place(position),
+            Self::Sequential => position,
+        }
     }
 
-    /// 53 random bits as a number in [0, 1), for a draw with replacement at `position`.
-    pub(super) fn draw(&self, position: u64) -> f64 {
-        let hash = mix_all(&[Purpose::Draw as u64, self.seed, self.epoch, position]);
-        (hash >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// The position whose sample replaces the one at `position`, for the `attempt`th time.
-    pub(super) fn substitute(&self, position: u64, attempt: u32) -> u64 {
-        let hash = mix_all(&[Purpose::Substitute as u64, self.seed, self.epoch, position, u64::from(attempt)]);
-        below(hash, self.positions)
+    /// The position of what is at `place` in the source.
+    pub(super) fn position(&self, place: u64) -> u64 {
+        match self {
+            Self::Global(permutation) => permutation.invert(place),
+            Self::Block(order) => order.position(place),
+            Self::Sequential => place,
+        }
     }
 }

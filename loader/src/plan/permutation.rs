@@ -46,6 +46,18 @@ impl Permutation {
         }
     }
 
+    /// Which index goes to `place`, which is below the count: [`Permutation::apply`] undone.
+    pub(super) fn invert(&self, place: u64) -> u64 {
+        debug_assert!(place < self.count);
+        let mut value = place;
+        loop {
+            value = self.once_back(value);
+            if value < self.count {
+                return value;
+            }
+        }
+    }
+
     fn once(&self, value: u64) -> u64 {
         let (mut left, mut right) = (value / self.right_radix, value % self.right_radix);
         for pair in self.keys.chunks_exact(2) {
@@ -54,10 +66,19 @@ impl Permutation {
         }
         left * self.right_radix + right
     }
+
+    fn once_back(&self, value: u64) -> u64 {
+        let (mut left, mut right) = (value / self.right_radix, value % self.right_radix);
+        for pair in self.keys.chunks_exact(2).rev() {
+            right = subtract(right, below(mix(left ^ pair[1]), self.right_radix), self.right_radix);
+            left = subtract(left, below(mix(right ^ pair[0]), self.left_radix), self.left_radix);
+        }
+        left * self.right_radix + right
+    }
 }
 
 /// 2^64 divided by the golden ratio: the step of Steele, Lea and Flood's SplitMix64 (2014).
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+pub(super) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64's finaliser: every bit of the result depends on every bit of `value`.
 pub(super) fn mix(value: u64) -> u64 {
@@ -82,6 +103,11 @@ fn add(value: u64, step: u64, radix: u64) -> u64 {
     if sum >= radix { sum - radix } else { sum }
 }
 
+/// (value - step) modulo `radix`, both below it.
+fn subtract(value: u64, step: u64, radix: u64) -> u64 {
+    if value >= step { value - step } else { value + radix - step }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -96,6 +122,7 @@ mod tests {
             for index in 0..count {
                 let place = usize::try_from(permutation.apply(index)).unwrap();
                 prop_assert!(!std::mem::replace(&mut seen[place], true), "{place} is hit twice");
+                prop_assert_eq!(permutation.invert(place as u64), index);
             }
         }
 
@@ -105,6 +132,7 @@ mod tests {
             let index = index % (count - 1);
             let (here, there) = (permutation.apply(index), permutation.apply(index + 1));
             prop_assert!(here < count && there < count && here != there);
+            prop_assert_eq!((permutation.invert(here), permutation.invert(there)), (index, index + 1));
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::SampleId;
-use super::order::EpochOrder;
+use super::draws::Draws;
+use super::mix::{Mix, MixPart};
 use crate::error::{Error, Result};
+use crate::spec::MixStop;
 
-/// All samples, some of them, or draws by weight.
+/// All samples, some of them, draws by weight, or a mix of datasets.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// Every sample of the dataset, this many.
@@ -14,12 +15,9 @@ pub enum Source {
     /// These samples; a number that stands twice is taken twice.
     Indices(Arc<[u64]>),
     /// Draws with replacement.
-    Weighted {
-        /// Sums of the weights up to each sample, itself included.
-        cumulative: Arc<[f64]>,
-        /// Draws of an epoch.
-        length: u64,
-    },
+    Weighted(Arc<Draws>),
+    /// Several datasets, by weight.
+    Mixed(Arc<Mix>),
 }
 
 impl Source {
@@ -61,40 +59,20 @@ impl Source {
         if length == 0 {
             return Err(Error::config("an epoch of weighted draws needs a length of at least 1"));
         }
-        let cumulative: Arc<[f64]> = weights
-            .iter()
-            .scan(0.0, |sum, weight| {
-                *sum += weight;
-                Some(*sum)
-            })
-            .collect();
-        let total = cumulative.last().copied().unwrap_or(0.0);
-        if !(total > 0.0 && total.is_finite()) {
-            return Err(Error::config(format!("the weights add up to {total}: at least one must be positive")));
-        }
-        Ok(Self::Weighted { cumulative, length })
+        Ok(Self::Weighted(Arc::new(Draws::new(&weights, length)?)))
     }
 
-    /// Positions of an epoch.
-    pub(super) fn positions(&self) -> u64 {
-        match self {
-            Self::All(count) => *count,
-            Self::Indices(indices) => indices.len() as u64,
-            Self::Weighted { length, .. } => *length,
+    /// `parts` by weight, `length` positions an epoch or as many as `stop` says. Weights are positive and finite.
+    pub fn mixed(parts: &[MixPart], length: Option<u64>, stop: MixStop) -> Result<Self> {
+        if parts.is_empty() || parts.iter().any(|part| !(part.weight.is_finite() && part.weight > 0.0)) {
+            return Err(Error::config("a mix needs at least one part, and weights that are finite and above 0"));
         }
+        // Refuses parts without samples.
+        Ok(Self::Mixed(Arc::new(Mix::new(parts, length, stop).without(&[])?)))
     }
 
-    /// The sample at `position` of `order`.
-    pub(super) fn sample(&self, order: &EpochOrder, position: u64) -> SampleId {
-        let place = |count: usize, index: u64| usize::try_from(index).expect("fits, as the list does").min(count - 1);
-        SampleId(match self {
-            Self::All(_) => order.place(position),
-            Self::Indices(indices) => indices[place(indices.len(), order.place(position))],
-            Self::Weighted { cumulative, .. } => {
-                let wanted = order.draw(position) * cumulative[cumulative.len() - 1];
-                // The first whose sum exceeds the wanted one: samples of weight 0 never are.
-                place(cumulative.len(), cumulative.partition_point(|sum| *sum <= wanted) as u64) as u64
-            }
-        })
+    /// Whether a sample may come more than once an epoch by design.
+    pub fn repeats(&self) -> bool {
+        matches!(self, Self::Weighted(_) | Self::Mixed(_))
     }
 }

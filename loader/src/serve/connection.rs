@@ -13,13 +13,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Service;
 use super::datasets::{check_roots, classes_beside};
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
-use super::quarantine::Proposals;
+use super::quarantine::{LeftOut, Proposals, QuarantineList};
 use crate::error::{Error, FaultReport, Result};
 use crate::pipeline::{Stream, StreamEvent, StreamOptions};
-use crate::plan::Source;
+use crate::plan::{MixPart, Source};
 use crate::ring::RingDescriptors;
 use crate::shard::{Dataset, IndexProgress};
-use crate::spec::JobSpec;
+use crate::spec::{JobSpec, MixSpec};
 use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
@@ -106,12 +106,17 @@ impl Connection {
                  install the same Feedline on both sides",
                 env!("CARGO_PKG_VERSION")
             ))),
-            ClientMessage::Open { spec, indices, weights } => {
+            ClientMessage::Open { spec, indices, weights, quarantine } => {
                 if self.stream.is_some() {
                     return Err(Error::protocol("a connection has one stream, and it is open"));
                 }
                 debug_assert!(stream_events.is_empty());
-                self.open(*spec, indices, weights, events.clone(), pidfd).await
+                let lists = Lists {
+                    indices: self.take_list(indices, u64::from_le_bytes)?,
+                    weights: self.take_list(weights, f64::from_le_bytes)?,
+                    quarantine: self.take_list(quarantine, u8::from_le_bytes)?,
+                };
+                self.open(*spec, lists, events.clone(), pidfd).await
             }
             ClientMessage::Seek { generation, epoch, position } => {
                 let stream = self.stream.as_ref().ok_or_else(|| Error::protocol("a seek before a stream is open"))?;
@@ -130,8 +135,7 @@ impl Connection {
     async fn open(
         &mut self,
         spec: JobSpec,
-        indices: Option<u64>,
-        weights: Option<u64>,
+        lists: Lists,
         events: UnboundedSender<StreamEvent>,
         pidfd: Option<&AsyncFd<OwnedFd>>,
     ) -> Result<()> {
@@ -139,15 +143,17 @@ impl Connection {
         let labels = spec.rules.labels.iter().map(|labels| labels.path.clone());
         let read: Vec<PathBuf> = spec.shards.iter().cloned().chain(labels).collect();
         check_roots(&read, &self.service.options.allow_roots)?;
-        let indices = self.take_list(indices, u64::from_le_bytes)?;
-        let weights = self.take_list(weights, f64::from_le_bytes)?;
+        let quarantine = quarantine(&spec, lists.quarantine.as_deref())?;
         // Without a dataset the client has gone, as the next look at its socket or process says.
         let Some(dataset) = self.open_dataset(&spec, pidfd).await? else { return Ok(()) };
-        let source = source(&spec, dataset.sample_count(), indices, weights)?;
+        let LeftOut { samples, notices: left_out_notices } = find_left_out(quarantine, &dataset).await?;
+        let source = source(&spec, &dataset, lists.indices, lists.weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = dataset.classes().map(<[String]>::to_vec).or_else(|| classes_beside(&spec.shards));
-        let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, events })?;
-        let info = self.info(&stream, classes);
+        let quarantined = samples.len() as u64;
+        let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, left_out: samples, events })?;
+        let notices = [stream.dataset().notices(), &left_out_notices, &stream.plan().notices()].concat();
+        let info = StreamInfo { quarantined, notices, ..self.info(&stream, classes) };
         let RingDescriptors { payload, control, freed } = ring;
         self.service.lock_streams().push(stream.clone());
         self.service.pipeline.add(stream.clone());
@@ -157,11 +163,7 @@ impl Connection {
 
     /// Opens the dataset beside the control plane, telling the client how far it is; `None` when the client goes before
     /// that is done.
-    async fn open_dataset(
-        &mut self,
-        spec: &JobSpec,
-        pidfd: Option<&AsyncFd<OwnedFd>>,
-    ) -> Result<Option<Arc<Dataset>>> {
+    async fn open_dataset(&mut self, spec: &JobSpec, pidfd: Option<&AsyncFd<OwnedFd>>) -> Result<Option<Arc<Dataset>>> {
         let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
         let (service, shards, rules) = (self.service.clone(), spec.shards.clone(), spec.rules.clone());
         let mut opening = tokio::task::spawn_blocking(move || {
@@ -201,10 +203,11 @@ impl Connection {
             tail: spec.tail,
             left_out: plan.left_out(),
             repeated: plan.repeated(),
+            quarantined: 0,
             classes,
             layout: stream.layout().clone(),
             slot_count: spec.slots,
-            notices: stream.dataset().notices().to_vec(),
+            notices: Vec::new(),
             workers: self.service.workers,
             reader: self.service.pipeline.reader().to_owned(),
             sidecar_pid: std::process::id(),
@@ -212,15 +215,19 @@ impl Connection {
     }
 
     /// The list that the client attached as the next descriptor.
-    fn take_list<T>(&mut self, count: Option<u64>, decode: impl Fn([u8; 8]) -> T) -> Result<Option<Vec<T>>> {
+    fn take_list<T, const N: usize>(
+        &mut self,
+        count: Option<u64>,
+        decode: impl Fn([u8; N]) -> T,
+    ) -> Result<Option<Vec<T>>> {
         let Some(count) = count else { return Ok(None) };
         let descriptor =
             self.descriptors.pop_front().ok_or_else(|| Error::protocol("a list was announced and not attached"))?;
-        let bytes = count.checked_mul(8).filter(|bytes| *bytes <= LIST_BYTES_MAX);
+        let bytes = count.checked_mul(N as u64).filter(|bytes| *bytes <= LIST_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| Error::protocol(format!("a list of {count} entries is over the limit")))?;
         let contents = memfd::read_contents(&descriptor, bytes)
             .map_err(|source| Error::protocol(format!("the attached list cannot be read: {source}")))?;
-        Ok(Some(contents.chunks_exact(8).map(|entry| decode(entry.try_into().expect("8 bytes"))).collect()))
+        Ok(Some(contents.chunks_exact(N).map(|entry| decode(entry.try_into().expect("N bytes"))).collect()))
     }
 
     fn note_fault(&mut self, report: &FaultReport, first: bool) {
@@ -317,14 +324,59 @@ async fn process_end(pidfd: Option<&AsyncFd<OwnedFd>>) {
     }
 }
 
+/// Lists that came with a job.
+struct Lists {
+    indices: Option<Vec<u64>>,
+    weights: Option<Vec<f64>>,
+    quarantine: Option<Vec<u8>>,
+}
+
+/// The list of samples to leave out, if it is the one that the spec names.
+fn quarantine(spec: &JobSpec, attached: Option<&[u8]>) -> Result<Option<QuarantineList>> {
+    let list = attached.map(QuarantineList::from_bytes).transpose()?;
+    let (named, found) = (spec.quarantine.clone(), list.as_ref().map(QuarantineList::hash));
+    if named != found {
+        return Err(Error::protocol(format!("the job names quarantine {named:?}, and {found:?} is attached")));
+    }
+    Ok(list)
+}
+
+/// Finds the samples to leave out, beside the control plane: it goes through the keys of the shards concerned.
+async fn find_left_out(list: Option<QuarantineList>, dataset: &Arc<Dataset>) -> Result<LeftOut> {
+    let Some(list) = list else { return Ok(LeftOut::default()) };
+    let dataset = dataset.clone();
+    let found = tokio::task::spawn_blocking(move || list.find_in(&dataset)).await;
+    found.map_err(|panic| Error::protocol(format!("the search for samples in quarantine failed: {panic}")))?
+}
+
 /// Which samples an epoch takes.
-fn source(spec: &JobSpec, sample_count: u64, indices: Option<Vec<u64>>, weights: Option<Vec<f64>>) -> Result<Source> {
-    match (indices, weights) {
-        (None, None) => Source::all(sample_count),
-        (Some(indices), None) => Source::indices(indices, sample_count),
-        (None, Some(weights)) => Source::weighted(weights, sample_count, spec.epoch_length.unwrap_or(sample_count)),
-        (Some(_), Some(_)) => {
+fn source(spec: &JobSpec, dataset: &Dataset, indices: Option<Vec<u64>>, weights: Option<Vec<f64>>) -> Result<Source> {
+    let sample_count = dataset.sample_count();
+    match (&spec.mix, indices, weights) {
+        (None, None, None) => Source::all(sample_count),
+        (None, Some(indices), None) => Source::indices(indices, sample_count),
+        (None, None, Some(weights)) => {
+            Source::weighted(weights, sample_count, spec.epoch_length.unwrap_or(sample_count))
+        }
+        (Some(mix), None, None) => Source::mixed(&mix_parts(mix, dataset), spec.epoch_length, mix.stop),
+        (None, Some(_), Some(_)) => {
             Err(Error::config("indices= and weights= exclude each other: set the weight of left-out samples to 0"))
         }
+        (Some(_), _, _) => Err(Error::config("a Mix takes neither indices= nor weights=: they belong to one dataset")),
     }
+}
+
+/// The parts of a mix in terms of samples; the spec has them in terms of shards, as many as the dataset has.
+fn mix_parts(mix: &MixSpec, dataset: &Dataset) -> Vec<MixPart> {
+    let first_sample = |shard: u64| {
+        let firsts = dataset.first_samples();
+        usize::try_from(shard).ok().and_then(|shard| firsts.get(shard)).copied().unwrap_or(dataset.sample_count())
+    };
+    let mut shard = 0;
+    let part = |part: &crate::spec::MixPartSpec| {
+        let first = first_sample(shard);
+        shard += u64::from(part.shards);
+        MixPart { first_sample: first, sample_count: first_sample(shard) - first, weight: part.weight }
+    };
+    mix.parts.iter().map(part).collect()
 }

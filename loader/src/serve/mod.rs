@@ -8,7 +8,7 @@ mod connection;
 mod datasets;
 mod metrics;
 pub mod protocol;
-mod quarantine;
+pub mod quarantine;
 mod socket;
 
 use std::net::SocketAddr;

@@ -38,6 +38,9 @@ pub enum ClientMessage {
         indices: Option<u64>,
         /// Number of f64 weights in the attached memfd, when samples are drawn by weight.
         weights: Option<u64>,
+        /// Bytes of the list of samples to leave out in the attached memfd; the spec has its hash.
+        #[serde(default)]
+        quarantine: Option<u64>,
     },
     /// Deliver `epoch` from global `position` on, as `generation`; batches of older generations are void.
     Seek {
@@ -110,6 +113,8 @@ pub struct StreamInfo {
     pub left_out: u64,
     /// Rows that the tail rule repeats.
     pub repeated: u64,
+    /// Samples in quarantine.
+    pub quarantined: u64,
     /// Names of the classes, where a `classes.json` lies beside the shards.
     pub classes: Option<Vec<String>>,
     /// Where each field lies in a slot.

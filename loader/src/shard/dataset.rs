@@ -141,6 +141,19 @@ impl Dataset {
         u32::try_from(self.shards.len()).expect("fewer shards than 2^32 fit into memory")
     }
 
+    /// Per shard, the number of its first sample.
+    pub fn first_samples(&self) -> &[u64] {
+        &self.first_samples
+    }
+
+    /// Whether a member of `sample` has its bytes at `offset` of the shard.
+    pub fn has_member_at(&self, sample: SampleId, offset: u64) -> bool {
+        let (shard, local) = self.locate(sample);
+        let index = self.index(shard);
+        let members = index.meta.schemas[index.schema(local) as usize].len();
+        (0..members as u32).any(|place| index.member(local, place).1.offset == offset)
+    }
+
     /// Absolute path of a shard.
     pub fn shard_path(&self, shard: u32) -> &Path {
         &self.shards[shard as usize].path

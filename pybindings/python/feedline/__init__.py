@@ -21,6 +21,7 @@ from .errors import (
 )
 from .fields import CenterCrop, Float, Image, Int, RandomHorizontalFlip, RandomResizedCrop, Resize
 from .loader import Loader
+from .mix import Mix
 
 __version__ = _native.version()
 
@@ -35,6 +36,7 @@ __all__ = [
     "Int",
     "Loader",
     "LoaderError",
+    "Mix",
     "ProtocolError",
     "RandomHorizontalFlip",
     "RandomResizedCrop",

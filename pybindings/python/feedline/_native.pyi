@@ -8,7 +8,7 @@ from os import PathLike
 from typing import SupportsFloat, SupportsIndex, final
 from typing_extensions import Buffer
 
-__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "check_spec", "draw_geometry", "expand_shards", "main", "usable_cores", "version"]
+__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "check_spec", "draw_geometry", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
 
 @final
 class Anchor:
@@ -92,7 +92,7 @@ class Stream:
     """
     One connection to a sidecar that delivers one rank's batches in plan order.
     """
-    def __new__(cls, /, socket: str | PathLike[str], spec: str, indices: Buffer | None, weights: Buffer | None, timeout_s: SupportsFloat | SupportsIndex, zero_copy: str) -> Stream:
+    def __new__(cls, /, socket: str | PathLike[str], spec: str, indices: Buffer | None, weights: Buffer | None, timeout_s: SupportsFloat | SupportsIndex, zero_copy: str, quarantine: bytes | bytearray | None = None) -> Stream:
         """
         Opens a stream at the sidecar that listens on `socket`.
 
@@ -103,6 +103,7 @@ class Stream:
             weights: Buffer of float64, one a sample, for drawing with replacement.
             timeout_s: Longest wait without any progress, in seconds.
             zero_copy: ``auto``, ``strict`` or ``copy``.
+            quarantine: Samples to leave out, as `read_quarantine` gives them; their hash is in the spec.
         """
     def check_alive(self, /) -> None:
         """
@@ -149,6 +150,12 @@ def expand_shards(patterns: SupportsGetItem[int, str]) -> list[str]:
 def main(argv: SupportsGetItem[int, str]) -> int:
     """
     Runs the `feedline` command with `argv`, the program's name first, and returns its exit status.
+    """
+
+def read_quarantine(paths: SupportsGetItem[int, str | PathLike[str]]) -> tuple[bytes, str]:
+    """
+    The samples that lists (files of JSON lines, or folders of ``.jsonl`` files) leave out, as bytes that a stream takes,
+    and a hash of which they are.
     """
 
 def usable_cores() -> int:

@@ -110,6 +110,35 @@ def tail_rule(tail: str | None, drop_last: bool | None) -> Tail:
     return tail  # type: ignore[return-value]
 
 
+def order_rule(order: object, block_shards: object, shuffle: object, is_drawn: bool) -> Any:
+    """The order in the job spec's words, by `order` and `block_shards` or by DataLoader's `shuffle`."""
+    if order is None:
+        if block_shards is not None:
+            raise ValueError(f"block_shards={block_shards!r} belongs to order=\"block\": add that, or leave it out")
+        return "global" if shuffle or is_drawn else "sequential"
+    one_of("order", order, ("global", "block", "sequential"))
+    if is_drawn:
+        raise ValueError(f"weights= draws at random from the whole dataset: leave order={order!r} out")
+    if shuffle is not None and bool(shuffle) == (order == "sequential"):
+        raise ValueError(f"shuffle={shuffle!r} contradicts order={order!r}: leave shuffle= out")
+    if order != "block":
+        if block_shards is not None:
+            raise ValueError(f"block_shards={block_shards!r} belongs to order=\"block\", not to order={order!r}: leave it out")
+        return order
+    return {"block": {"block_shards": None if block_shards is None else int_at_least("block_shards", block_shards, 1)}}
+
+
+def quarantine_paths(quarantine: object) -> list[str]:
+    """`quarantine` as absolute paths."""
+    listed = [quarantine] if isinstance(quarantine, str | os.PathLike) else quarantine
+    if not isinstance(listed, Iterable) or isinstance(listed, bytes):
+        raise TypeError(f"quarantine must be a path or a list of them, got {quarantine!r}")
+    paths = list(listed)
+    if not paths or not all(isinstance(path, str | os.PathLike) and os.fspath(path) for path in paths):
+        raise TypeError(f"quarantine must be a path or a list of them, got {quarantine!r}")
+    return [os.path.abspath(path) for path in paths]
+
+
 def worker_count(workers: object, num_workers: object) -> int | None:
     """Decode threads of a private sidecar; None for its own choice, which 0, DataLoader's default, means too."""
     given = {int_within(name, value, 0, WORKERS_MAX) for name, value in (("workers", workers), ("num_workers", num_workers))
@@ -257,8 +286,8 @@ def int_within(name: str, value: object, least: int, most: int) -> int:
     return number
 
 
-def state_numbers(state: Mapping[str, Any], seed: int) -> tuple[int, int]:
-    """(epoch, position) of a state that `Loader.state_dict` gave."""
+def state_numbers(state: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[int, int]:
+    """(epoch, position) of a state that `Loader.state_dict` gave, for a loader of job `spec`."""
     if not isinstance(state, Mapping):
         raise TypeError(f"a state is the dict that Loader.state_dict gave, got {state!r}")
     version = state.get("version")
@@ -267,10 +296,26 @@ def state_numbers(state: Mapping[str, Any], seed: int) -> tuple[int, int]:
     missing = [name for name in ("epoch", "position", "seed") if name not in state]
     if missing:
         raise ValueError(f"this state lacks {', '.join(missing)}: give load_state_dict what state_dict gave")
+    seed = spec["seed"]
     if state["seed"] != seed:
         raise ValueError(
             f"this state belongs to seed {state['seed']}, the loader has seed {seed}, whose order is another: make the "
             f"loader with seed={state['seed']}"
+        )
+    if state.get("order", spec["order"]) != spec["order"]:
+        raise ValueError(
+            f"this state belongs to order {state['order']!r}, the loader has {spec['order']!r}: make the loader with the "
+            "same shuffle=, order= and block_shards="
+        )
+    if state.get("mix", spec["mix"]) != spec["mix"]:
+        raise ValueError(
+            f"this state belongs to mix {state['mix']}, the loader has {spec['mix']}, so the same position is another sample: "
+            "make the loader with the same Mix"
+        )
+    if state.get("quarantine") != spec["quarantine"]:
+        raise ValueError(
+            f"this state belongs to quarantine {state.get('quarantine')}, the loader has {spec['quarantine']}, so the same "
+            "position is another sample: resume with the list that the run began with (None is no list)"
         )
     epoch, position = (int_within(name, state[name], 0, NUMBER_MAX) for name in ("epoch", "position"))
     return epoch, position

@@ -25,6 +25,7 @@ class Job:
         zero_copy: ``auto``, ``strict`` or ``copy``.
         timeout_s: Longest wait without any progress, in seconds.
         is_channels_last: Whether each field is an image that lies channel by channel within a pixel.
+        quarantine: Samples to leave out, as `_native.read_quarantine` gives them.
     """
 
     spec: dict[str, Any]
@@ -33,6 +34,7 @@ class Job:
     zero_copy: str
     timeout_s: float
     is_channels_last: list[bool]
+    quarantine: bytes | None = None
 
 
 class Connection:
@@ -41,7 +43,7 @@ class Connection:
     def __init__(self, socket: str, job: Job) -> None:
         self.socket = socket
         self.native = _native.Stream(
-            socket, json.dumps(job.spec), job.indices, job.weights, job.timeout_s, job.zero_copy
+            socket, json.dumps(job.spec), job.indices, job.weights, job.timeout_s, job.zero_copy, job.quarantine
         )
         forks.close_in_child(self.native)
         self.generation = forks.generation
@@ -107,6 +109,7 @@ def opened_words(info: dict[str, Any], job: Job, rank: str) -> str:
     rest = "".join(
         f", {words}"
         for words, count in (
+            (f"{info['quarantined']} in quarantine", info["quarantined"]),
             (f"{info['left_out']} left out", info["left_out"]),
             (f"{info['repeated']} repeated", info["repeated"]),
         )

@@ -15,6 +15,7 @@ from .connection import Connection, Job, Tally, opened_words
 from .epochs import Epochs, Run
 from .errors import ForkedError, LoaderError
 from .fields import Field, default_fields, field_specs
+from .mix import Mix
 
 logger = logging.getLogger("feedline")
 
@@ -30,14 +31,23 @@ class Loader:
     Args:
         shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between,
             ``@list.txt`` for a file of them; or a folder of shards, or one of plain images, a folder a class, as
-            torchvision's ImageFolder reads it.
+            torchvision's ImageFolder reads it; or a `Mix` of several datasets.
         batch_size: Rows of a batch, per rank.
-        shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own.
+        shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own. The
+            short word for ``order``.
         fields: The tensors of a batch, in order: name to field. By default ``image``, a crop of 224 pixels (random with
             flips where the order is random, else central after a resize to 256), and ``label``, the class in ``cls``.
         seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.
         tail: What becomes of samples that do not fill a global batch: ``"short"`` (the default: split over the ranks),
             ``"drop"`` (left out, as by ``drop_last=True``) or ``"pad"`` (filled with repeats, marked in ``batch.valid``).
+        order: ``"global"``: a permutation of all samples. ``"block"``, for slow storage: shards are shuffled, and the
+            samples of ``block_shards`` consecutive ones permuted as one, so that reads keep to a few shards at a time; how
+            well that shuffles is told when the stream opens. ``"sequential"``: the dataset's own order.
+        block_shards: With ``order="block"``, shards that are permuted as one. By default as many as hold 16 384 samples on
+            average, whatever the batch size, so that a resumed run finds the same order.
+        quarantine: Samples to leave out: a list that a sidecar proposed (JSON lines with at least ``shard`` and ``key``), a
+            folder of such lists, or several. It is read once, here. All other samples keep their relative order; its hash
+            is in ``state_dict``. Give it a copy: proposals grow while runs go on.
         indices: Sample numbers of a subset (k-fold, a held-out part).
         weights: One weight a sample: epochs then draw with replacement.
         epoch_length: With ``weights``, how many samples an epoch draws; as many as there are by default.
@@ -88,13 +98,16 @@ class Loader:
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mix,
         batch_size: int = 1,
         shuffle: bool | None = None,
         *,
         fields: Mapping[str, Field] | None = None,
         seed: int | None = None,
         tail: Literal["short", "drop", "pad"] | None = None,
+        order: Literal["global", "block", "sequential"] | None = None,
+        block_shards: int | None = None,
+        quarantine: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
         indices: Any = None,
         weights: Any = None,
         epoch_length: int | None = None,
@@ -135,7 +148,9 @@ class Loader:
         if indices is not None and weights is not None:
             raise ValueError("indices= and weights= cannot be combined: give samples that are left out a weight of 0")
         if epoch_length is not None and weights is None:
-            raise ValueError("epoch_length= belongs to weights=: without them an epoch is every sample once")
+            raise ValueError(
+                "epoch_length= belongs to weights=: without them an epoch is every sample once (a Mix has length=)"
+            )
         if epoch_length is not None:
             epoch_length = arguments.int_within("epoch_length", epoch_length, 1, arguments.NUMBER_MAX)
         if collate_fn is not None and not callable(collate_fn):
@@ -149,17 +164,22 @@ class Loader:
         self._rank, self._world_size = rank, world_size
         self._sidecar = arguments.socket_path(sidecar)
         self._workers = arguments.worker_count(workers, num_workers)
-        is_random = bool(shuffle) or weights is not None
+        order_spec = arguments.order_rule(order, block_shards, shuffle, weights is not None)
+        is_random = order_spec != "sequential"
         fields = default_fields(is_random) if fields is None else fields
-        patterns = arguments.shard_patterns(shards)
+        mix = shards if isinstance(shards, Mix) else None
+        if mix is not None and (indices is not None or weights is not None):
+            raise ValueError("a Mix takes neither indices= nor weights=: they belong to one dataset")
+        datasets = [arguments.shard_patterns(shards)] if mix is None else [patterns for patterns, _ in mix.parts]
         skip_missing = arguments.one_of("missing_shards", missing_shards, ("raise", "skip")) == "skip"
-        expanded, missing = _native.expand_shards(patterns, skip_missing)
-        if missing is not None:
-            logger.warning("%s", missing)
+        expanded = [_expand(patterns, skip_missing) for patterns in datasets]
+        left_out, quarantine_hash = (
+            (None, None) if quarantine is None else _native.read_quarantine(arguments.quarantine_paths(quarantine))
+        )
         spec = {
             "version": _SPEC_VERSION,
-            "name": arguments.job_name(name, os.path.basename(patterns[0])),
-            "shards": expanded,
+            "name": arguments.job_name(name, " + ".join(os.path.basename(patterns[0]) for patterns in datasets)),
+            "shards": [shard for part in expanded for shard in part],
             "rules": {
                 "key_rule": arguments.one_of("key_rule", key_rule, ("first_dot", "last_dot")),
                 "duplicates": arguments.one_of("duplicates", duplicates, ("error", "first", "last", "drop_sample")),
@@ -169,18 +189,25 @@ class Loader:
             },
             "fields": field_specs(fields, arguments.one_of("layout", layout, ("NHWC", "NCHW"))),
             "batch_size": self.batch_size,
-            "order": "shuffled" if is_random else "sequential",
+            "order": order_spec,
             "seed": arguments.seed_number(seed, generator),
             "rank": 0,
             "world_size": 1,
             "tail": arguments.tail_rule(tail, drop_last),
             "epoch_length": epoch_length,
+            "mix": None,
+            "quarantine": quarantine_hash,
             "on_error": arguments.one_of(
                 "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
             ),
             "error_budget": arguments.share("error_budget", error_budget),
             "slots": arguments.slot_count(slots, prefetch_factor),
         }
+        if mix is not None:
+            parts = [
+                {"shards": len(part), "weight": weight} for part, (_, weight) in zip(expanded, mix.parts, strict=True)
+            ]
+            spec.update(mix={"parts": parts, "stop": mix.stop}, epoch_length=mix.length)
         self._job = Job(
             spec,
             arguments.sample_numbers(indices),
@@ -188,6 +215,7 @@ class Loader:
             arguments.one_of("zero_copy", zero_copy, ("auto", "strict", "copy")),
             arguments.timeout_seconds(timeout),
             [field.is_image and layout == "NHWC" for field in fields.values()],
+            left_out,
         )
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
@@ -240,14 +268,15 @@ class Loader:
         """The next iteration delivers `epoch`; a restored position in it is kept."""
         self._epochs.set_epoch(arguments.int_within("epoch", epoch, 0, arguments.NUMBER_MAX))
 
-    def state_dict(self) -> dict[str, int]:
-        """Where a resumed run goes on: epoch, position in global samples, seed, version."""
+    def state_dict(self) -> dict[str, Any]:
+        """Where a resumed run goes on: epoch, position in global samples, and what the order depends on."""
         epoch, position = self._epochs.state()
-        return {"version": 1, "epoch": epoch, "position": position, "seed": self._job.spec["seed"]}
+        fixed = {name: self._job.spec[name] for name in ("seed", "order", "mix", "quarantine")}
+        return {"version": 1, "epoch": epoch, "position": position, **fixed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where `state_dict` was taken, at the cost of a seek."""
-        self._epochs.restore(*arguments.state_numbers(state, self._job.spec["seed"]))
+        self._epochs.restore(*arguments.state_numbers(state, self._job.spec))
 
     # DataLoader's surface.
 
@@ -355,6 +384,14 @@ class Loader:
 
 
 _PROCESS_STATE = frozenset({"_idle", "_info", "_reported", "_has_warned", "_generation", "copied_batches"})
+
+
+def _expand(patterns: list[str], skip_missing: bool) -> list[str]:
+    """The shards that `patterns` name; those that are missing and skipped are told."""
+    shards, missing = _native.expand_shards(patterns, skip_missing)
+    if missing is not None:
+        logger.warning("%s", missing)
+    return shards
 
 
 class BatchIterator(Iterator[Any]):

@@ -6,6 +6,10 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod orders;
+mod parts;
+mod quarantine;
+
 /// Rows of all ranks: (sample, valid) in order of ranks, batch by batch.
 fn rows(plan_of: impl Fn(u32) -> Result<Plan>, world_size: u32, epoch: u64, start: u64) -> Result<Vec<Vec<RowPlan>>> {
     let plans = (0..world_size).map(|rank| plan_of(rank)?.epoch(epoch, start)).collect::<Result<Vec<_>>>()?;
@@ -28,8 +32,12 @@ fn rows(plan_of: impl Fn(u32) -> Result<Plan>, world_size: u32, epoch: u64, star
 fn plan(samples: u64, world_size: u32, batch_size: u32, tail: Tail) -> impl Fn(u32) -> Result<Plan> {
     move |rank| {
         let partition = Partition::new(rank, world_size, batch_size, tail)?;
-        Plan::new(Source::all(samples)?, OrderSpec::Shuffled, 42, partition)
+        plan_of(Source::all(samples)?, OrderSpec::Global, partition)
     }
+}
+
+fn plan_of(source: Source, order: OrderSpec, partition: Partition) -> Result<Plan> {
+    Plan::new(PlanOptions { source, order, seed: 42, partition, first_samples: &[0], left_out: &[] })
 }
 
 fn counts<'a>(rows: impl IntoIterator<Item = &'a RowPlan>) -> BTreeMap<u64, u32> {
@@ -145,7 +153,7 @@ fn refusals_name_the_way_out() {
 fn a_subset_takes_only_its_samples() {
     let source = Source::indices(vec![7, 3, 9], 10).unwrap();
     let partition = Partition::new(0, 1, 2, Tail::Short).unwrap();
-    let sequential = Plan::new(source, OrderSpec::Sequential, 0, partition).unwrap().epoch(0, 0).unwrap();
+    let sequential = plan_of(source, OrderSpec::Sequential, partition).unwrap().epoch(0, 0).unwrap();
     let samples: Vec<u64> = (0..3).map(|position| sequential.sample_at(position).0).collect();
     assert_eq!(samples, [7, 3, 9]);
 }
@@ -154,7 +162,7 @@ fn a_subset_takes_only_its_samples() {
 fn weights_are_shares() {
     let source = Source::weighted(vec![1.0, 0.0, 3.0], 3, 40_000).unwrap();
     let partition = Partition::new(0, 1, 100, Tail::Short).unwrap();
-    let epoch = Plan::new(source, OrderSpec::Shuffled, 1, partition).unwrap().epoch(0, 0).unwrap();
+    let epoch = plan_of(source, OrderSpec::Global, partition).unwrap().epoch(0, 0).unwrap();
     let mut hits = [0_u32; 3];
     (0..40_000).for_each(|position| hits[usize::try_from(epoch.sample_at(position).0).unwrap()] += 1);
     // Binomial(40 000, 1/4): spread 87.

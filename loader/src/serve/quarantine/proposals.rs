@@ -17,18 +17,18 @@ const PROPOSALS_MAX: usize = 100_000;
 
 /// The proposals of one stream.
 #[derive(Debug)]
-pub(super) struct Proposals {
+pub(in crate::serve) struct Proposals {
     folder: Option<PathBuf>,
     seen: HashSet<u64>,
 }
 
 impl Proposals {
-    pub(super) fn new(cache_dir: Option<&Path>) -> Self {
+    pub(in crate::serve) fn new(cache_dir: Option<&Path>) -> Self {
         Self { folder: cache_folder(cache_dir).map(|folder| folder.join("quarantine")), seen: HashSet::new() }
     }
 
     /// Proposes the sample of `report`, unless this stream did so before.
-    pub(super) fn add(&mut self, report: &FaultReport) -> Result<()> {
+    pub(in crate::serve) fn add(&mut self, report: &FaultReport) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
         if report.class == FaultClass::Io || self.seen.len() >= PROPOSALS_MAX || !self.seen.insert(report.sample) {
             return Ok(());
