@@ -19,22 +19,41 @@ from .errors import (
     SlotsHeldError,
     StallError,
 )
-from .fields import CenterCrop, Float, Image, Int, RandomHorizontalFlip, RandomResizedCrop, Resize
+from .fields import (
+    REQUIRED,
+    Array,
+    Bytes,
+    CenterCrop,
+    Float,
+    Image,
+    Int,
+    Json,
+    Mask,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    Text,
+)
 from .loader import Loader
 
 __version__ = _native.version()
 
 __all__ = [
+    "REQUIRED",
+    "Array",
     "Batch",
     "BudgetError",
+    "Bytes",
     "CenterCrop",
     "FaultReport",
     "Float",
     "ForkedError",
     "Image",
     "Int",
+    "Json",
     "Loader",
     "LoaderError",
+    "Mask",
     "ProtocolError",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -45,5 +64,6 @@ __all__ = [
     "SidecarExitError",
     "SlotsHeldError",
     "StallError",
+    "Text",
     "__version__",
 ]

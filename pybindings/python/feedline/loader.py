@@ -31,7 +31,7 @@ class Loader:
         shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between.
         batch_size: Rows of a batch, per rank.
         shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own.
-        fields: The tensors of a batch, in order: name to `Image`, `Int` or `Float`.
+        fields: What a batch holds, in order: name to `Image`, `Mask`, `Int`, `Float`, `Text`, `Json`, `Bytes` or `Array`.
         seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.
         tail: What becomes of samples that do not fill a global batch: ``"short"`` (the default: split over the ranks),
             ``"drop"`` (left out, as by ``drop_last=True``) or ``"pad"`` (filled with repeats, marked in ``batch.valid``).
@@ -152,7 +152,7 @@ class Loader:
             arguments.sample_weights(weights),
             arguments.one_of("zero_copy", zero_copy, ("auto", "strict", "copy")),
             arguments.timeout_seconds(timeout),
-            [field.is_image and layout == "NHWC" for field in fields.values()],
+            ["tensor" if field.form == "image" and layout == "NCHW" else field.form for field in fields.values()],
         )
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
