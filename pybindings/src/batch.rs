@@ -193,8 +193,9 @@ impl Values {
     /// One str a row.
     fn texts(&self, py: Python<'_>) -> PyResult<Vec<Py<PyString>>> {
         self.each(|bytes| {
-            let text = std::str::from_utf8(bytes)
-                .map_err(|error| to_python(py, &Error::protocol(format!("a text in a batch is not UTF-8: {error}")), None))?;
+            let text = std::str::from_utf8(bytes).map_err(|error| {
+                to_python(py, &Error::protocol(format!("a text in a batch is not UTF-8: {error}")), None)
+            })?;
             Ok(PyString::new(py, text).unbind())
         })
     }

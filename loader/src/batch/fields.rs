@@ -355,12 +355,13 @@ mod tests {
 
     #[test]
     fn defaults_become_rows() {
-        let check = |kind, default: &[u8], expected: Result<&[u8], &str>| {
-            match (FieldRecipe::compile_all(&[field(kind, Some(default))], 4), expected) {
-                (Ok((recipes, _)), Ok(expected)) => assert_eq!(recipes[0].default(), Some(expected)),
-                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
-                (found, expected) => panic!("{found:?}, expected {expected:?}"),
-            }
+        let check = |kind, default: &[u8], expected: Result<&[u8], &str>| match (
+            FieldRecipe::compile_all(&[field(kind, Some(default))], 4),
+            expected,
+        ) {
+            (Ok((recipes, _)), Ok(expected)) => assert_eq!(recipes[0].default(), Some(expected)),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+            (found, expected) => panic!("{found:?}, expected {expected:?}"),
         };
         check(FieldKind::Int, b"-1", Ok(&(-1_i64).to_ne_bytes()));
         check(FieldKind::Int, b"none", Err("expected an integer"));

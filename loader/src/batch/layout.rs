@@ -272,12 +272,7 @@ impl BatchLayout {
     }
 
     /// `None` on overflow or above the limit.
-    fn place(
-        mut fields: Vec<FieldLayout>,
-        batch_size: u32,
-        key_bytes_max: u32,
-        values_bytes: u32,
-    ) -> Option<Self> {
+    fn place(mut fields: Vec<FieldLayout>, batch_size: u32, key_bytes_max: u32, values_bytes: u32) -> Option<Self> {
         let rows = u64::from(batch_size);
         let mut end = 0_u64;
         let mut part = |bytes: u64| {

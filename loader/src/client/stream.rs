@@ -337,7 +337,9 @@ impl Spills {
             return Ok(());
         }
         if self.0.len() >= slot_count as usize {
-            return Err(Error::protocol(format!("{ticket} has spilled values, as have {slot_count} that wait before it")));
+            return Err(Error::protocol(format!(
+                "{ticket} has spilled values, as have {slot_count} that wait before it"
+            )));
         }
         self.0.push((ticket, memory));
         Ok(())

@@ -51,7 +51,10 @@ pub fn open(bytes: &[u8]) -> Result<Header, SampleFault> {
         _ => return Err(early_end(bytes.len(), 12)),
     };
     if length > HEADER_BYTES_MAX {
-        return Err(fault(FaultClass::Corrupt, &format!("a .npy header of {length} bytes, at most {HEADER_BYTES_MAX}")));
+        return Err(fault(
+            FaultClass::Corrupt,
+            &format!("a .npy header of {length} bytes, at most {HEADER_BYTES_MAX}"),
+        ));
     }
     let start = length_at + length;
     let text = bytes.get(length_at..start).ok_or_else(|| early_end(bytes.len(), start as u64))?;
@@ -324,7 +327,8 @@ mod tests {
 
     #[test]
     fn headers() {
-        let with = |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}  \n");
+        let with =
+            |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}  \n");
         check(&with("'<f4'", "(3, 4)"), 48, Ok((Dtype::Float32, &[3, 4])));
         check(&with("'|b1'", "()"), 1, Ok((Dtype::Bool, &[])));
         check(&with("'>i8'", "(2L,)"), 16, Ok((Dtype::Int64, &[2])));
@@ -342,7 +346,8 @@ mod tests {
         check(&with("'<f4'", "(99999999999,)"), 4, Err((FaultClass::TooLarge, "99999999999")));
         check(&with("'<f8'", "(4000000000, 4000000000, 2)"), 4, Err((FaultClass::TooLarge, "4000000000")));
         check(&with("'<f4'", "(-1,)"), 4, Err((FaultClass::Corrupt, "no number")));
-        check(&with("'<f4", "(1,)"), 4, Err((FaultClass::Corrupt, "no ':'")));
+        check("{'descr': '<f4, ", 4, Err((FaultClass::Corrupt, "a string without end")));
+        check("{'descr' '<f4'}", 4, Err((FaultClass::Corrupt, "no ':'")));
         check("{'descr': '<f4', 'shape': (1,)}", 4, Err((FaultClass::Corrupt, "missing")));
         check("{'descr': '<f4', 'descr': '<f4'}", 4, Err((FaultClass::Corrupt, "twice")));
         check(&(with("'<f4'", "(1,)") + "x"), 4, Err((FaultClass::Corrupt, "after the dict")));

@@ -209,8 +209,19 @@ mod tests {
     #[test]
     fn what_python_reads_and_what_not() {
         for good in [
-            "1", " [1, 2.5e-3, -0, 1E+9] ", "{}", "[]", "[[], {}]", "{\"a\": {\"b\": [null, true, false]}}\n", "\"\\u12aF\\n\"",
-            "NaN", "[-Infinity, Infinity]", "\u{feff}{}", "\"\\ud800\"", "{\"a\":1,\"a\":2}", "\"é\u{7f}\"",
+            "1",
+            " [1, 2.5e-3, -0, 1E+9] ",
+            "{}",
+            "[]",
+            "[[], {}]",
+            "{\"a\": {\"b\": [null, true, false]}}\n",
+            "\"\\u12aF\\n\"",
+            "NaN",
+            "[-Infinity, Infinity]",
+            "\u{feff}{}",
+            "\"\\ud800\"",
+            "{\"a\":1,\"a\":2}",
+            "\"é\u{7f}\"",
         ] {
             check(good, Ok(()));
         }

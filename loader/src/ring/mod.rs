@@ -20,6 +20,8 @@ mod writer;
 mod model;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod value_tests;
 
 pub use reader::{HeldSlot, RingReader, WaitOutcome};
 pub use spill::SealedSpill;
