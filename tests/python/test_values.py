@@ -296,3 +296,16 @@ def test_fields_are_values() -> None:
     assert len({feedline.Json("json", default={}), feedline.Json("json", default={}), feedline.Json("json")}) == 2
     assert pickle.loads(pickle.dumps(feedline.Text("txt"))) == feedline.Text("txt")
     assert pickle.loads(pickle.dumps(feedline.Text("txt"))).default is feedline.REQUIRED
+
+
+@pytest.mark.parametrize("mover", ["lightning", "accelerate"])
+def test_trainers_frameworks_move_values(load, shards, mover) -> None:
+    torch = pytest.importorskip("torch")
+    batch = next(iter(load(shards, fields=FIELDS)))
+    if mover == "lightning":
+        moved = pytest.importorskip("lightning_fabric.utilities").move_data_to_device(batch, torch.device("meta"))
+    else:
+        moved = pytest.importorskip("accelerate.utils.operations").send_to_device(batch, "meta")
+    assert moved["text"] == batch["text"]
+    assert moved["json"] is batch["json"]
+    assert moved["arrays"][1].is_meta and moved["ragged"][1].is_meta and moved["fixed"].is_meta

@@ -53,7 +53,7 @@ class Words(NamedTuple):
     epoch: int
     position: int
     end_position: int
-    spilled_bytes: int
+    spilled_bytes: int = 0
 
 
 class Batch(tuple[Any, ...]):

@@ -482,7 +482,8 @@ class Bytes(Field):
 
 
 class Json(Field):
-    """JSON of any length: a sequence of N objects, each parsed by `json.loads` when it is first looked at.
+    """JSON of any length: N objects, indexed and iterated like a list, each parsed by `json.loads` when it is first looked
+    at.
 
     A sample whose bytes `json.loads` would not read is bad, of class bad-value, whether anybody looks or not.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 #: Makes of one field's buffer what the batch shows.
@@ -110,10 +110,11 @@ def _torch_maker(field: dict[str, Any], is_channels_last: bool, rows: int) -> Ma
     return lambda buffer: frombuffer(buffer, dtype=dtype).as_strided(shape, strides)
 
 
-class JsonRows(Sequence[Any]):
+class JsonRows:
     """The parsed objects of a batch's rows; each is parsed when it is first looked at, and kept.
 
-    Equal to a list of the same objects, and pickled as its bytes.
+    Equal to a list of the same objects, and pickled as its bytes. Not a `Sequence` in the sense of `collections.abc`: what
+    moves batches to devices would look into those, parse every row and build the like of it anew.
     """
 
     def __init__(self, chunks: list[bytes]) -> None:
