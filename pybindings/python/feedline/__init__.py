@@ -21,25 +21,21 @@ from .errors import (
 )
 from .fields import (
     REQUIRED,
-    Array,
-    Bytes,
     CenterCrop,
     Float,
     Image,
     Int,
-    Json,
     Mask,
     RandomHorizontalFlip,
     RandomResizedCrop,
     Resize,
-    Text,
 )
 from .loader import Loader
+from .values import Array, Bytes, Json, Text
 
 __version__ = _native.version()
 
 __all__ = [
-    "REQUIRED",
     "Array",
     "Batch",
     "BudgetError",
@@ -55,6 +51,7 @@ __all__ = [
     "LoaderError",
     "Mask",
     "ProtocolError",
+    "REQUIRED",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",

@@ -1,17 +1,17 @@
 """What a batch is made of: fields, and the transforms of images and masks.
 
-Everything here is a description. The sidecar does the work; `spec` is the JSON that it is told. Names and checks of
-transforms follow torchvision's ``v2``, so that a pipeline can be copied over.
+`values` has the fields that are neither pictures nor single numbers. Everything here is a description: the sidecar does
+the work, and `spec` is the JSON that it is told. Names and checks of transforms follow torchvision's ``v2``, so that a
+pipeline can be copied over.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 #: Images of more pixels are refused from their header, before memory is taken: Pillow's limit for an error.
 MAX_PIXELS = 2 * 89_478_485
@@ -175,7 +175,8 @@ class RandomHorizontalFlip(Transform):
         return {"random_horizontal_flip": {"p": float(self.p)}}
 
 
-def _sources(value: object, owner: str) -> tuple[str, ...]:
+def checked_sources(value: object, owner: str) -> tuple[str, ...]:
+    """Names of shard members, lower case, without a leading dot."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
     if not names or not all(isinstance(name, str) and name.strip(".") for name in names):
         raise TypeError(
@@ -251,14 +252,14 @@ class Image(Field):
         max_pixels: int = MAX_PIXELS,
         default: int = REQUIRED,
     ) -> None:
-        self.sources = _sources(sources, "Image")
+        self.sources = checked_sources(sources, "Image")
         _check_transforms(transforms, "Image")
         self.transforms = transforms
-        self.max_pixels = _count(max_pixels, "max_pixels", "Image")
+        self.max_pixels = checked_count(max_pixels, "max_pixels", "Image")
         self.default = default
 
     def _default_bytes(self) -> bytes:
-        return _packed(self.default, "B", "default", "Image")
+        return packed(self.default, "B", "default", "Image")
 
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON."""
@@ -283,13 +284,14 @@ def _check_transforms(transforms: tuple[object, ...], owner: str) -> None:
         )
 
 
-def _count(value: object, name: str, owner: str, most: int = 2**63 - 1) -> int:
+def checked_count(value: object, name: str, owner: str, most: int = 2**63 - 1) -> int:
+    """`value`, which must be an int of 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ValueError(f"{owner}: {name} must be an int of at least 1, got {value!r}")
+        raise ValueError(f"{owner}: {name} must be an int of at least 1 and at most {most}, got {value!r}")
     return value
 
 
-def _packed(value: object, code: str, name: str, owner: str) -> bytes:
+def packed(value: object, code: str, name: str, owner: str) -> bytes:
     """`value` as one element, in this machine's byte order."""
     try:
         return struct.pack("=" + code, value)
@@ -325,19 +327,19 @@ class Mask(Field):
         max_pixels: int = MAX_PIXELS,
         default: int = REQUIRED,
     ) -> None:
-        self.sources = _sources(sources, "Mask")
+        self.sources = checked_sources(sources, "Mask")
         if like is None:
             _check_transforms(transforms, "Mask")
         elif transforms:
             raise ValueError("Mask: like= takes the image's transforms: leave those of the mask out")
         if dtype not in ("uint8", "int32"):
             raise ValueError(f"Mask: dtype must be \"uint8\" or \"int32\", got {dtype!r}")
-        _packed(fill, "B" if dtype == "uint8" else "H", "fill", "Mask")
+        packed(fill, "B" if dtype == "uint8" else "H", "fill", "Mask")
         self.transforms = transforms
         self.like = like
         self.dtype = dtype
         self.fill = fill
-        self.max_pixels = _count(max_pixels, "max_pixels", "Mask")
+        self.max_pixels = checked_count(max_pixels, "max_pixels", "Mask")
         self.default = default
 
     def kind(self, layout: str) -> Any:
@@ -347,7 +349,7 @@ class Mask(Field):
         return {"mask": {**spec, "max_pixels": self.max_pixels}}
 
     def _default_bytes(self) -> bytes:
-        return _packed(self.default, "B" if self.dtype == "uint8" else "i", "default", "Mask")
+        return packed(self.default, "B" if self.dtype == "uint8" else "i", "default", "Mask")
 
     def __repr__(self) -> str:
         rest = [f"like={self.like!r}"] if self.like else list(map(repr, self.transforms))
@@ -363,7 +365,7 @@ class Int(Field):
     """
 
     def __init__(self, sources: str | Iterable[str], *, default: int = REQUIRED) -> None:
-        self.sources = _sources(sources, "Int")
+        self.sources = checked_sources(sources, "Int")
         self.default = default
 
     def kind(self, layout: str) -> Any:
@@ -388,7 +390,7 @@ class Float(Field):
     """
 
     def __init__(self, sources: str | Iterable[str], *, default: float = REQUIRED) -> None:
-        self.sources = _sources(sources, "Float")
+        self.sources = checked_sources(sources, "Float")
         self.default = default
 
     def kind(self, layout: str) -> Any:
@@ -402,196 +404,6 @@ class Float(Field):
 
     def __repr__(self) -> str:
         return f"Float({list(self.sources)!r})"
-
-
-class Text(Field):
-    """UTF-8 text of any length: a list of N str, exactly as stored, in memory of its own.
-
-    A sample whose bytes are not UTF-8 is bad, of class bad-value; an empty text is legal.
-
-    Args:
-        sources: Names of shard members that hold it, without a leading dot; the first present wins.
-        max_bytes: Longer texts are bad samples, of class too-large.
-        default: The text of a row whose sample has none.
-    """
-
-    form = "texts"
-
-    def __init__(self, sources: str | Iterable[str], *, max_bytes: int = 64 << 10, default: str = REQUIRED) -> None:
-        self.sources = _sources(sources, "Text")
-        self.max_bytes = _count(max_bytes, "max_bytes", "Text", _BYTES_MAX)
-        self.default = default
-
-    def kind(self, layout: str) -> Any:
-        """What the sidecar is told to make of the bytes, as JSON."""
-        return {"text": {"max_bytes": self.max_bytes}}
-
-    def _default_bytes(self) -> bytes:
-        if not isinstance(self.default, str):
-            raise TypeError(f"Text: default must be a str, got {self.default!r}")
-        return self.default.encode()
-
-    def __repr__(self) -> str:
-        return f"Text({list(self.sources)!r})"
-
-
-class Bytes(Field):
-    """Bytes of any length, as they are, in memory of their own.
-
-    Args:
-        sources: Names of shard members that hold it, without a leading dot; the first present wins.
-        as_: ``"list"``: a list of N bytes objects. ``"ragged"``: a pair (values, offsets): uint8, shape (total,), all rows
-            one after the other, and int64, shape (N + 1,): row i is ``values[offsets[i]:offsets[i + 1]]``, as
-            ``torch.nested.nested_tensor_from_jagged`` and Arrow have it. Both are copies: workers finish in any order, so
-            in the slot the rows lie scattered.
-        max_bytes: Longer ones are bad samples, of class too-large.
-        default: The bytes of a row whose sample has none.
-    """
-
-    def __init__(
-        self,
-        sources: str | Iterable[str],
-        *,
-        as_: Literal["list", "ragged"] = "list",
-        max_bytes: int = 1 << 20,
-        default: bytes = REQUIRED,
-    ) -> None:
-        self.sources = _sources(sources, "Bytes")
-        if as_ not in ("list", "ragged"):
-            raise ValueError(f"Bytes: as_ must be \"list\" or \"ragged\", got {as_!r}")
-        self.as_ = as_
-        self.max_bytes = _count(max_bytes, "max_bytes", "Bytes", _BYTES_MAX)
-        self.default = default
-
-    @property
-    def form(self) -> str:  # type: ignore[override]
-        """What becomes of the field."""
-        return "ragged" if self.as_ == "ragged" else "chunks"
-
-    def kind(self, layout: str) -> Any:
-        """What the sidecar is told to make of the bytes, as JSON."""
-        return {"bytes": {"max_bytes": self.max_bytes}}
-
-    def _default_bytes(self) -> bytes:
-        if not isinstance(self.default, bytes):
-            raise TypeError(f"Bytes: default must be bytes, got {self.default!r}")
-        return self.default
-
-    def __repr__(self) -> str:
-        return f"Bytes({list(self.sources)!r}, as_={self.as_!r})"
-
-
-class Json(Field):
-    """JSON of any length: N objects, indexed and iterated like a list, each parsed by `json.loads` when it is first looked
-    at.
-
-    A sample whose bytes `json.loads` would not read is bad, of class bad-value, whether anybody looks or not.
-
-    Args:
-        sources: Names of shard members that hold it, without a leading dot; the first present wins.
-        parse: False delivers a list of N bytes objects, unchecked.
-        max_bytes: Longer ones are bad samples, of class too-large.
-        default: The object of a row whose sample has none; bytes where ``parse`` is False.
-    """
-
-    def __init__(
-        self, sources: str | Iterable[str], *, parse: bool = True, max_bytes: int = 64 << 10, default: Any = REQUIRED
-    ) -> None:
-        self.sources = _sources(sources, "Json")
-        self.parse = bool(parse)
-        self.max_bytes = _count(max_bytes, "max_bytes", "Json", _BYTES_MAX)
-        self.default = default
-
-    @property
-    def form(self) -> str:  # type: ignore[override]
-        """What becomes of the field."""
-        return "json" if self.parse else "chunks"
-
-    def kind(self, layout: str) -> Any:
-        """What the sidecar is told to make of the bytes, as JSON."""
-        return {"json" if self.parse else "bytes": {"max_bytes": self.max_bytes}}
-
-    def _default_bytes(self) -> bytes:
-        if self.parse:
-            return json.dumps(self.default).encode()
-        if not isinstance(self.default, bytes):
-            raise TypeError(f"Json: default must be bytes where parse=False, got {self.default!r}")
-        return self.default
-
-    def __repr__(self) -> str:
-        return f"Json({list(self.sources)!r})"
-
-
-#: Element types of arrays, as `struct` has them.
-_DTYPES = {
-    "bool": "?", "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "int8": "b", "int16": "h", "int32": "i",
-    "int64": "q", "float16": "e", "float32": "f", "float64": "d",
-}  # fmt: skip
-
-#: Most bytes of one value: the sidecar checks what a whole batch might take.
-_BYTES_MAX = 2**31 - 1
-
-
-class Array(Field):
-    """A NumPy array: a ``.npy``, or one member of a ``.npz``.
-
-    Versions 1 to 3 of the format are read, both byte orders, C and Fortran order, numbers and bool of up to 64 bits.
-    Arrays of objects are refused by name: they are pickles, and never loaded. So are complex numbers, texts and dates.
-
-    Args:
-        sources: Names of shard members that hold it, without a leading dot; the first present wins.
-        shape: Of each array: the batch's is ``dtype``, shape (N, *shape). None: each has its own, and the field is a list
-            of N tensors, views of the slot, which goes back when the last of them is dead.
-        dtype: Element type; arrays of another are bad samples, of class bad-value.
-        member: Name of the array in a ``.npz``; None where the bytes are a ``.npy``.
-        max_bytes: Where ``shape`` is None, arrays with more bytes of elements are bad samples, of class too-large.
-        default: Every element of a row whose sample has none. Where ``shape`` is None, such a row is an array of shape
-            (0,), and this may be any element.
-    """
-
-    def __init__(
-        self,
-        sources: str | Iterable[str],
-        *,
-        shape: Sequence[int] | None,
-        dtype: str,
-        member: str | None = None,
-        max_bytes: int = 1 << 20,
-        default: float = REQUIRED,
-    ) -> None:
-        self.sources = _sources(sources, "Array")
-        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
-        if name not in _DTYPES:
-            raise ValueError(f"Array: dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
-        if shape is not None:
-            sides = tuple(shape)
-            if len(sides) > 8 or not all(isinstance(side, int) and 0 <= side < 2**32 for side in sides):
-                raise ValueError(f"Array: shape must be at most 8 sides of 0 or more, or None, got {shape!r}")
-            shape = sides
-        if member is not None and (not isinstance(member, str) or not member):
-            raise TypeError(f"Array: member is the name of an array in a .npz, or None, got {member!r}")
-        self.shape = shape
-        self.dtype = name
-        self.member = member
-        self.max_bytes = _count(max_bytes, "max_bytes", "Array", _BYTES_MAX)
-        self.default = default
-
-    @property
-    def form(self) -> str:  # type: ignore[override]
-        """What becomes of the field."""
-        return "arrays" if self.shape is None else "tensor"
-
-    def kind(self, layout: str) -> Any:
-        """What the sidecar is told to make of the bytes, as JSON."""
-        shape = None if self.shape is None else list(self.shape)
-        return {"array": {"member": self.member, "dtype": self.dtype, "shape": shape, "max_bytes": self.max_bytes}}
-
-    def _default_bytes(self) -> bytes:
-        return _packed(self.default, _DTYPES[self.dtype], "default", "Array")
-
-    def __repr__(self) -> str:
-        member = f", member={self.member!r}" if self.member else ""
-        return f"Array({list(self.sources)!r}{member}, shape={self.shape!r}, dtype={self.dtype!r})"
 
 
 def field_specs(fields: Mapping[str, Field], layout: str) -> list[dict[str, Any]]:
