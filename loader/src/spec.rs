@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::batch::Dtype;
 use crate::error::{Error, Result};
 
 /// Version of the spec; a sidecar refuses another one by name.
@@ -228,6 +229,11 @@ pub struct FieldSpec {
     pub sources: Vec<String>,
     /// What it becomes.
     pub kind: FieldKind,
+    /// What a row gets whose sample has none of the sources. `None`: such a sample is bad. Numbers, texts, JSON and
+    /// bytes: what the member would hold. Images, masks and arrays of fixed shape: one element in this machine's byte
+    /// order, repeated. Arrays of varying shape: anything, for an array of no elements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Vec<u8>>,
 }
 
 /// What a field's bytes become.
@@ -240,6 +246,54 @@ pub enum FieldKind {
     Int,
     /// One float64 a row, written in decimal, surrounding white space ignored.
     Float,
+    /// UTF-8, of any length up to a limit; checked.
+    Text(ValueSpec),
+    /// JSON as Python's `json` reads it (NaN and Infinity too); checked, delivered as its bytes.
+    Json(ValueSpec),
+    /// Bytes as they are.
+    Bytes(ValueSpec),
+    /// A NumPy array, `.npy` or a member of `.npz`.
+    Array(ArraySpec),
+    /// Class numbers, (height, width) a row, resampled to the nearest pixel only.
+    Mask(MaskSpec),
+}
+
+/// A value of any length.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValueSpec {
+    /// Longer values are bad samples, in bytes.
+    pub max_bytes: u32,
+}
+
+/// A NumPy array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArraySpec {
+    /// The member of an `.npz` to take; `None`: the bytes are an `.npy`.
+    pub member: Option<String>,
+    /// Element type; arrays of another are bad samples.
+    pub dtype: Dtype,
+    /// Shape of each array; `None`: each has its own.
+    pub shape: Option<Vec<u32>>,
+    /// Where each has its own shape: larger ones are bad samples, in bytes.
+    pub max_bytes: u32,
+}
+
+/// A mask of class numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MaskSpec {
+    /// Operations in order, as those of an image; of resizes only the geometry counts. Empty with `like`.
+    pub transforms: Vec<Transform>,
+    /// The image field whose transforms and random draws this mask shares.
+    pub like: Option<String>,
+    /// [`Dtype::Uint8`], or [`Dtype::Int32`], which 16-bit masks need.
+    pub dtype: Dtype,
+    /// Class number of what a crop adds where the mask is smaller.
+    pub fill: u16,
+    /// Masks of more pixels are refused from their header.
+    pub max_pixels: u64,
 }
 
 /// How an image is decoded and augmented.

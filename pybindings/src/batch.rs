@@ -1,4 +1,4 @@
-//! Batches as Python sees them: fields as buffers, and the words that belong to a batch.
+//! Batches as Python sees them: fields as buffers, values of varying length, and the words that belong to a batch.
 //!
 //! A [`Field`] is an exporter of Python's buffer protocol. Whatever is made from it (a tensor, an array, any view of
 //! them) keeps the field alive, the field keeps the lease, and the lease keeps the slot: the slot goes back when the
@@ -6,14 +6,17 @@
 #![expect(unsafe_code, reason = "the buffer protocol hands raw memory to Python")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use feedline_loader::batch::arrays::ARRAY_HEADER_BYTES;
+use feedline_loader::batch::{Dtype, RowEntry};
 use feedline_loader::client::Lease;
 use feedline_loader::{Error, Result};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
 
 use crate::errors::to_python;
 
@@ -25,8 +28,39 @@ struct CacheLine(#[expect(dead_code, reason = "reached by pointer only")] [Atomi
 enum Memory {
     /// Field number `index` of a slot.
     Slot { lease: Arc<Lease>, index: usize },
+    /// The elements of an array among the values of a slot, or of its spill.
+    Element { lease: Arc<Lease>, entry: RowEntry },
     /// A copy.
-    Private(Box<[CacheLine]>),
+    Private(Lines),
+}
+
+/// Private memory of some bytes, in whole cache lines, the rest zero.
+struct Lines {
+    lines: Box<[CacheLine]>,
+    bytes: usize,
+}
+
+impl Lines {
+    /// Zeros, then whatever `fill` makes of them.
+    fn filled(bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<Self> {
+        let lines = bytes.div_ceil(size_of::<CacheLine>());
+        let mut lines: Box<[CacheLine]> =
+            (0..lines).map(|_| CacheLine([const { AtomicU8::new(0) }; size_of::<CacheLine>()])).collect();
+        // SAFETY:
+        // - the box is at least `bytes` bytes of atomics long, which have the layout of bytes;
+        // - nobody else has it yet, so an exclusive view lasts as long as this call.
+        let view = unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), bytes) };
+        fill(view)?;
+        Ok(Self { lines, bytes })
+    }
+
+    /// The bytes, before anybody else has the memory.
+    fn as_slice(&self) -> &[u8] {
+        // SAFETY:
+        // - the box is at least `bytes` bytes long;
+        // - only `Field` gives the memory to others, and it takes the lines by value.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast::<u8>(), self.bytes) }
+    }
 }
 
 /// One field of one batch: `bytes` bytes, writable, exported through the buffer protocol.
@@ -60,14 +94,24 @@ impl Field {
         unsafe { rest.write_bytes(0, tail) };
         // SAFETY: the copy and the zeros after it have written every byte, and any bytes are a `CacheLine`.
         let lines = unsafe { lines.assume_init() };
-        Ok(Self { memory: Memory::Private(lines), bytes })
+        Ok(Self { memory: Memory::Private(Lines { lines, bytes }), bytes })
+    }
+
+    fn private(lines: Lines) -> Self {
+        let bytes = lines.bytes;
+        Self { memory: Memory::Private(lines), bytes }
     }
 
     /// First byte; an error in a forked child, where the ring is not mapped.
     fn start(&self) -> Result<*mut u8> {
         match &self.memory {
             Memory::Slot { lease, index } => Ok(lease.field(*index)?.0.as_ptr()),
-            Memory::Private(lines) => Ok(lines.as_ptr().cast::<u8>().cast_mut()),
+            Memory::Element { lease, entry } => {
+                let first = lease.value(*entry)?.as_ptr();
+                // SAFETY: the value's size was checked against its header, so it is at least that long.
+                Ok(unsafe { first.add(ARRAY_HEADER_BYTES) })
+            }
+            Memory::Private(lines) => Ok(lines.lines.as_ptr().cast::<u8>().cast_mut()),
         }
     }
 }
@@ -100,6 +144,113 @@ impl Field {
         let status = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes, 0, flags) };
         if status == -1 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
     }
+}
+
+/// The values of one field of varying length of one batch, in private memory: a copy, in plan order, because workers
+/// finish in any order and so the rows lie scattered in the slot.
+#[pyclass(frozen, module = "feedline._native")]
+pub struct Values {
+    /// `None` once [`Values::ragged`] has given them away.
+    gathered: Mutex<Option<(Lines, Vec<i64>)>>,
+}
+
+impl Values {
+    /// Copies the values of field `index` out of the slot.
+    pub fn gathered(lease: &Lease, index: usize) -> Result<Self> {
+        let entries = lease.entries(index)?;
+        let mut offsets = Vec::with_capacity(entries.len() + 1);
+        let mut end = 0_usize;
+        offsets.push(0);
+        for entry in &entries {
+            end += entry.len as usize;
+            offsets.push(i64::try_from(end).expect("memory ends before that"));
+        }
+        let values = Lines::filled(end, |mut rest| {
+            for entry in &entries {
+                let target;
+                (target, rest) = rest.split_at_mut(entry.len as usize);
+                lease.copy_value(*entry, target)?;
+            }
+            Ok(())
+        })?;
+        Ok(Self { gathered: Mutex::new(Some((values, offsets))) })
+    }
+
+    fn each<T>(&self, mut make: impl FnMut(&[u8]) -> PyResult<T>) -> PyResult<Vec<T>> {
+        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (values, offsets) = gathered.as_ref().ok_or_else(given_away)?;
+        let row = |pair: &[i64]| make(&values.as_slice()[pair[0] as usize..pair[1] as usize]);
+        offsets.windows(2).map(row).collect()
+    }
+}
+
+fn given_away() -> PyErr {
+    PyRuntimeError::new_err("these values have been given away as tensors")
+}
+
+#[pymethods]
+impl Values {
+    /// One str a row.
+    fn texts(&self, py: Python<'_>) -> PyResult<Vec<Py<PyString>>> {
+        self.each(|bytes| {
+            let text = std::str::from_utf8(bytes).map_err(|error| {
+                to_python(py, &Error::protocol(format!("a text in a batch is not UTF-8: {error}")), None)
+            })?;
+            Ok(PyString::new(py, text).unbind())
+        })
+    }
+
+    /// One bytes object a row.
+    fn chunks(&self, py: Python<'_>) -> PyResult<Vec<Py<PyBytes>>> {
+        self.each(|bytes| Ok(PyBytes::new(py, bytes).unbind()))
+    }
+
+    /// All bytes, row after row, and where each row starts, int64, one more than rows. Once: the memory is given away.
+    fn ragged(&self, py: Python<'_>) -> PyResult<(Field, Field)> {
+        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (values, offsets) = gathered.ok_or_else(given_away)?;
+        let offsets = Lines::filled(offsets.len() * size_of::<i64>(), |view| {
+            for (place, offset) in view.chunks_exact_mut(size_of::<i64>()).zip(&offsets) {
+                place.copy_from_slice(&offset.to_ne_bytes());
+            }
+            Ok(())
+        });
+        Ok((Field::private(values), Field::private(offsets.map_err(|error| to_python(py, &error, None))?)))
+    }
+}
+
+/// One array a row: its shape, and its elements.
+pub type Arrays = Vec<(Vec<u32>, Field)>;
+
+/// The arrays of field `index`, whose elements are of `dtype`: in place where `is_borrowed`, else copied out.
+pub fn arrays(lease: &Arc<Lease>, index: usize, dtype: Dtype, is_borrowed: bool) -> Result<Arrays> {
+    let array = |entry: RowEntry| {
+        let sides = lease.array_sides(entry, dtype)?;
+        let bytes = entry.len as usize - ARRAY_HEADER_BYTES;
+        let field = if is_borrowed {
+            Field { memory: Memory::Element { lease: Arc::clone(lease), entry }, bytes }
+        } else {
+            let mut value = vec![0; entry.len as usize];
+            lease.copy_value(entry, &mut value)?;
+            Field::private(Lines::filled(bytes, |view| {
+                view.copy_from_slice(&value[ARRAY_HEADER_BYTES..]);
+                Ok(())
+            })?)
+        };
+        Ok((sides.as_slice().to_vec(), field))
+    };
+    lease.entries(index)?.into_iter().map(array).collect()
+}
+
+/// What a batch holds of one field.
+#[derive(IntoPyObject)]
+pub enum Delivered {
+    /// Rows of fixed size.
+    Field(Field),
+    /// Rows of varying length.
+    Values(Values),
+    /// Arrays of varying shape.
+    Arrays(Arrays),
 }
 
 /// Keys, marks and faults of a batch.
@@ -148,6 +299,9 @@ pub struct BatchInfo {
     /// Whether the batch came as a private copy because too many slots were held.
     #[pyo3(get)]
     is_overflow: bool,
+    /// Bytes of values of varying length for which the slot had no room; they came in memory of their own.
+    #[pyo3(get)]
+    spilled_bytes: u32,
     words: WordsPlace,
 }
 
@@ -162,6 +316,7 @@ impl BatchInfo {
             fault_count: lease.fault_count(),
             is_borrowed,
             is_overflow,
+            spilled_bytes: lease.spill_bytes(),
             words: if is_borrowed { WordsPlace::Slot(lease) } else { WordsPlace::Private(Words::read(&lease)?) },
         })
     }

@@ -26,7 +26,7 @@ mod _native {
     #[pymodule_export]
     use super::anchor::Anchor;
     #[pymodule_export]
-    use super::batch::{BatchInfo, Field};
+    use super::batch::{BatchInfo, Field, Values};
     #[pymodule_export]
     use super::geometry::draw_geometry;
     #[pymodule_export]

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, TryLockError};
 
 use feedline_loader::Error;
-use feedline_loader::augment::ImageRecipe;
+use feedline_loader::batch::{Dtype, FieldRecipe, RowForm};
 use feedline_loader::client::{self, Attachments, Lease};
-use feedline_loader::spec::{FieldKind, JobSpec};
+use feedline_loader::spec::JobSpec;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-use crate::batch::{BatchInfo, Field};
+use crate::batch::{BatchInfo, Delivered, Field, Values, arrays};
 use crate::errors::{Place, named, to_python};
 use crate::wait::{timeout, wait};
 
@@ -37,6 +37,8 @@ enum ZeroCopy {
 struct FieldShape {
     row_bytes: usize,
     is_small: bool,
+    form: RowForm,
+    dtype: Dtype,
 }
 
 struct Inner {
@@ -145,7 +147,15 @@ impl Stream {
             .iter()
             .map(|field| FieldShape {
                 row_bytes: usize::try_from(field.row_bytes).expect("a slot is mapped, so its parts fit usize"),
-                is_small: field.row_bytes * u64::from(layout.batch_size) < COPY_BELOW_BYTES,
+                is_small: match field.form {
+                    RowForm::Fixed => field.row_bytes * u64::from(layout.batch_size) < COPY_BELOW_BYTES,
+                    // Gathered, which is a copy.
+                    RowForm::Bytes => true,
+                    // By the room that was made for them, so that it does not change from batch to batch.
+                    RowForm::Arrays => u64::from(layout.values_bytes) < COPY_BELOW_BYTES,
+                },
+                form: field.form,
+                dtype: field.dtype,
             })
             .collect();
         let place = Place { epoch: 0, position: 0 };
@@ -171,8 +181,9 @@ impl Stream {
         })
     }
 
-    /// The next batch as (info, fields), or None at the end of the epoch.
-    fn next(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Option<(BatchInfo, Vec<Field>)>> {
+    /// The next batch as (info, fields), or None at the end of the epoch. A field is a `Field` where its rows have one
+    /// size, `Values` where they are bytes of any length, a list of (shape, `Field`) where they are arrays of any shape.
+    fn next(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Option<(BatchInfo, Vec<Delivered>)>> {
         self.with(|inner| {
             let lease = match inner.waiting.take() {
                 Some(lease) => lease,
@@ -213,7 +224,7 @@ impl Stream {
 }
 
 impl Inner {
-    fn deliver(&mut self, py: Python<'_>, lease: Lease) -> PyResult<(BatchInfo, Vec<Field>)> {
+    fn deliver(&mut self, py: Python<'_>, lease: Lease) -> PyResult<(BatchInfo, Vec<Delivered>)> {
         let (slots_held, slot_count) = (self.stream.slots_held(), self.stream.info().slot_count);
         let delivery = Delivery::of(self.zero_copy, slots_held, slot_count);
         if delivery == Delivery::Refused {
@@ -233,14 +244,16 @@ impl Inner {
         let lease = Arc::new(lease);
         let field_of = |(index, field): (usize, &FieldShape)| {
             let bytes = field.row_bytes * rows;
-            if field.is_small || delivery != Delivery::Borrowed {
-                Field::copied(&lease, index, bytes)
-            } else {
-                Ok(Field::borrowed(&lease, index, bytes))
-            }
+            let is_borrowed = !field.is_small && delivery == Delivery::Borrowed;
+            Ok(match field.form {
+                RowForm::Fixed if is_borrowed => Delivered::Field(Field::borrowed(&lease, index, bytes)),
+                RowForm::Fixed => Delivered::Field(Field::copied(&lease, index, bytes)?),
+                RowForm::Bytes => Delivered::Values(Values::gathered(&lease, index)?),
+                RowForm::Arrays => Delivered::Arrays(arrays(&lease, index, field.dtype, is_borrowed)?),
+            })
         };
         let raise = |error: Error| to_python(py, &error, None);
-        let fields = self.fields.iter().enumerate().map(field_of).collect::<Result<Vec<_>, _>>().map_err(raise)?;
+        let fields = self.fields.iter().enumerate().map(field_of).collect::<Result<Vec<_>, Error>>().map_err(raise)?;
         let is_borrowed = delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
         let is_overflow = delivery == Delivery::Copied { is_overflow: true };
         let info = BatchInfo::new(lease, is_borrowed, is_overflow).map_err(raise)?;
@@ -258,12 +271,7 @@ pub fn parse_spec(py: Python<'_>, spec: &str) -> PyResult<JobSpec> {
 
 fn check(spec: &JobSpec) -> Result<(), Error> {
     spec.check()?;
-    for field in &spec.fields {
-        if let FieldKind::Image(image) = &field.kind {
-            ImageRecipe::compile(image)?;
-        }
-    }
-    Ok(())
+    FieldRecipe::compile_all(&spec.fields, spec.batch_size).map(drop)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! Each test starts this very binary again as the other process, with one end of a Unix socket as its standard input.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout};
+use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout, RowForm};
 use feedline_loader::ring::{
-    BatchDescriptor, BatchStatus, BatchTicket, HeldSlot, RingDescriptors, RingReader, RingWriter, SlotCounts,
+    BatchDescriptor, BatchStatus, BatchTicket, HeldSlot, RingDescriptors, RingReader, RingWriter, SealedSpill,
+    SlotCounts,
 };
 use feedline_loader::sys::epoll::{Epoll, Trigger};
 use feedline_loader::sys::socket;
@@ -32,9 +34,23 @@ fn layout() -> BatchLayout {
     let fields = vec![
         FieldLayout::new("bytes", Dtype::Uint8, [ROW_BYTES as u32]).expect("field"),
         FieldLayout::new("number", Dtype::Int64, []).expect("field"),
+        FieldLayout::varying("values", Dtype::Uint8, RowForm::Bytes),
     ];
-    BatchLayout::new(fields, ROWS, 32).expect("layout")
+    BatchLayout::with_values(fields, ROWS, 32, VALUES_BYTES).expect("layout")
 }
+
+/// Room for the values of an ordinary batch; of one in eleven they are longer.
+const VALUES_BYTES: u32 = 4 << 10;
+
+/// The value of varying length that a row holds.
+fn value(ticket: BatchTicket, row: u32) -> Vec<u8> {
+    let long = if ticket.sequence() % 11 == 5 { 5 } else { 1 };
+    let len = (ticket.sequence() as usize * 31 + row as usize * 57) % 200 * long;
+    row_bytes(ticket, row + 100)[..len].to_vec()
+}
+
+/// Bytes of a message that carries the memory of spilled values: the batch's stream and number.
+const SPILL_MESSAGE_BYTES: usize = 12;
 
 fn ticket(generation: u32, sequence: u64) -> BatchTicket {
     BatchTicket::new(generation, sequence).expect("small")
@@ -81,6 +97,7 @@ fn descriptor(ticket: BatchTicket) -> BatchDescriptor {
 /// The sidecar's side, without the rest of the sidecar.
 struct Sidecar {
     ring: Arc<RingWriter>,
+    client: UnixStream,
     freed: Epoll,
     /// By which the slots' memory is known in `/proc/self/maps`.
     payload_inode: u64,
@@ -96,7 +113,8 @@ impl Sidecar {
         let freed = Epoll::new().expect("epoll");
         freed.add(ring.freed_fd(), 0, Trigger::Edge).expect("add");
         freed.add(client.as_fd(), 1, Trigger::Level).expect("add");
-        Self { ring: Arc::new(ring), freed, payload_inode }
+        let client = client.try_clone().expect("duplicate");
+        Self { ring: Arc::new(ring), client, freed, payload_inode }
     }
 
     /// Fills and publishes one batch with several threads; false when the client has something to say first.
@@ -125,9 +143,13 @@ impl Sidecar {
                     for row in (worker..rows).step_by(WORKERS as usize) {
                         slot.store(0, row, &row_bytes(ticket, row));
                         slot.store(1, row, &(ticket.sequence() as i64 - i64::from(row)).to_ne_bytes());
+                        slot.store_value(2, row, &value(ticket, row)).expect("memory");
                         assert!(slot.store_key(row, &key(ticket, row)));
                         slot.set_valid(row, row % 3 != 1);
                         if remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+                            if let Some(spill) = slot.seal_spill().expect("seal") {
+                                self.send_spill(ticket, &spill);
+                            }
                             slot.publish(descriptor(ticket), Some(key(ticket, 1000).as_bytes()));
                         }
                     }
@@ -136,12 +158,21 @@ impl Sidecar {
         });
         true
     }
+
+    /// A client that was killed takes none.
+    fn send_spill(&self, ticket: BatchTicket, spill: &SealedSpill) {
+        let mut message = ticket.generation().to_ne_bytes().to_vec();
+        message.extend(ticket.sequence().to_ne_bytes());
+        let sent = socket::send(self.client.as_fd(), &message, &[spill.memory.as_fd()]);
+        assert!(sent.as_ref().map_or(true, |&sent| sent == SPILL_MESSAGE_BYTES), "{sent:?}");
+    }
 }
 
 /// The client's side.
 struct Client {
     ring: Arc<RingReader>,
     socket: UnixStream,
+    spills: RefCell<Vec<(BatchTicket, OwnedFd)>>,
 }
 
 impl Client {
@@ -149,7 +180,20 @@ impl Client {
         let received = socket::receive(socket.as_fd(), &mut [0]).expect("receive");
         let [payload, control, freed] = received.descriptors.try_into().expect("three descriptors");
         let ring = RingReader::map(RingDescriptors { payload, control, freed }, &layout(), SLOTS).expect("map");
-        Self { ring, socket }
+        Self { ring, socket, spills: RefCell::default() }
+    }
+
+    /// Takes a batch with its spill, whose memory was sent before the batch was there.
+    fn take(&self, ticket: BatchTicket) -> Option<HeldSlot> {
+        let mut held = self.ring.take(ticket).expect("take")?;
+        if held.spill_bytes() > 0 {
+            self.sidecar_is_gone();
+            let mut spills = self.spills.borrow_mut();
+            let place = spills.iter().position(|(spilled, _)| *spilled == ticket).expect("sent before");
+            held.attach_spill(spills.swap_remove(place).1.as_fd()).expect("attach");
+            spills.retain(|(spilled, _)| *spilled > ticket);
+        }
+        Some(held)
     }
 
     /// Waits for a batch as a client does; `None` when the sidecar is gone.
@@ -157,24 +201,35 @@ impl Client {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             let seen = self.ring.signal();
-            if let Some(slot) = self.ring.take(ticket).expect("take") {
+            if let Some(slot) = self.take(ticket) {
                 return Some(slot);
             }
             self.ring.wait(seen, Duration::from_millis(100)).expect("wait");
             if self.sidecar_is_gone() {
                 // It may have published before it went.
-                return self.ring.take(ticket).expect("take");
+                return self.take(ticket);
             }
         }
         panic!("{ticket} did not come");
     }
 
+    /// Keeps the memory of spilled values that has come; true at the end of the socket.
     fn sidecar_is_gone(&self) -> bool {
         self.socket.set_nonblocking(true).expect("mode");
-        match socket::receive(self.socket.as_fd(), &mut [0]) {
-            Ok(received) => received.bytes == 0,
-            // Dead with unread messages of ours.
-            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        loop {
+            let mut message = [0; SPILL_MESSAGE_BYTES];
+            match socket::receive(self.socket.as_fd(), &mut message) {
+                Ok(received) if received.bytes == 0 => return true,
+                Ok(mut received) => {
+                    assert_eq!(received.bytes, SPILL_MESSAGE_BYTES);
+                    let generation = u32::from_ne_bytes(message[..4].try_into().expect("4 bytes"));
+                    let sequence = u64::from_ne_bytes(message[4..].try_into().expect("8 bytes"));
+                    let memory = received.descriptors.pop().expect("one");
+                    self.spills.borrow_mut().push((ticket(generation, sequence), memory));
+                }
+                // A reset: dead with unread messages of ours.
+                Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
         }
     }
 }
@@ -188,7 +243,12 @@ fn check(held: &HeldSlot) {
     held.copy_field(0, &mut bytes).expect("here");
     let mut numbers = vec![0; rows as usize * 8];
     held.copy_field(1, &mut numbers).expect("here");
+    let entries = held.entries(2).expect("here");
+    assert_eq!(held.spill_bytes() > 0, ticket.sequence() % 11 == 5, "{ticket}");
     for row in 0..rows {
+        let mut found = vec![0; entries[row as usize].len as usize];
+        held.copy_value(entries[row as usize], &mut found).expect("here");
+        assert!(found == value(ticket, row), "{ticket}, row {row}");
         assert!(bytes[row as usize * ROW_BYTES..][..ROW_BYTES] == row_bytes(ticket, row), "{ticket}, row {row}");
         let number = i64::from_ne_bytes(numbers[row as usize * 8..][..8].try_into().expect("8 bytes"));
         assert_eq!(number, ticket.sequence() as i64 - i64::from(row));

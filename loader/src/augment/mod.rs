@@ -73,6 +73,11 @@ impl ImageRecipe {
         self.height as usize * self.width as usize * 3
     }
 
+    /// Its transforms, whose draws a mask can share.
+    pub fn transforms(&self) -> &[Transform] {
+        &self.spec.transforms
+    }
+
     /// What the recipe does to an image of this size in this draw, without an image: the boxes, one stage a resample.
     pub fn stages(&self, width: u32, height: u32, draw: Draw) -> Result<Vec<Stage>, SampleFault> {
         let mut stages = Vec::new();
@@ -123,6 +128,7 @@ pub struct ImageWorker {
     decoder: Decoder,
     resampler: Resampler,
     stages: Vec<Stage>,
+    size: (u32, u32),
     output: Vec<u8>,
     /// Images between stages, where a recipe needs more than one resample: read from one, written to the other.
     between: [Vec<u8>; 2],
@@ -140,6 +146,7 @@ impl ImageWorker {
             decoder: Decoder::new()?,
             resampler: Resampler::new(path),
             stages: Vec::new(),
+            size: (0, 0),
             output: Vec::new(),
             between: [Vec::new(), Vec::new()],
         })
@@ -155,6 +162,11 @@ impl ImageWorker {
         Ok(pixels)
     }
 
+    /// (width, height) of the last image, before any transform.
+    pub fn size(&self) -> (u32, u32) {
+        self.size
+    }
+
     /// Oddities of the last JPEG that were passed over, as Pillow does: bytes before a marker, damaged codes.
     pub fn warnings(&self) -> u32 {
         self.decoder.warnings()
@@ -168,9 +180,10 @@ impl ImageWorker {
         pixels_max: u64,
         plan: impl FnOnce((u32, u32), &mut Vec<Stage>) -> Result<(), SampleFault>,
     ) -> Result<&[u8], SampleFault> {
-        let Self { decoder, resampler, stages, output, between: [read, written] } = self;
+        let Self { decoder, resampler, stages, size, output, between: [read, written] } = self;
         let image = decoder.open(bytes, pixels_max)?;
-        plan(image.size(), stages)?;
+        *size = image.size();
+        plan(*size, stages)?;
         let mut image = Some(image);
         for (index, stage) in stages.iter().enumerate() {
             let is_last = index + 1 == stages.len();

@@ -1,28 +1,74 @@
 //! From the bytes of a field to the bytes of its row.
+//!
+//! Rows of fixed size are stored as they are made. Values of varying length are set aside until the whole sample has
+//! proved good: room in a slot is given once, and a sample that is replaced shall not have used any.
 
-use super::layout::{Dtype, FieldLayout};
+use super::arrays::{ARRAY_HEADER_BYTES, Sides};
+use super::layout::{Dtype, FieldLayout, RowForm, VALUES_BYTES_MAX};
+use super::mask::{MaskRecipe, MaskWorker};
+use super::room::Lengths;
 use crate::augment::{Draw, ImageRecipe, ImageWorker};
-use crate::error::{FaultClass, Result, SampleFault};
-use crate::spec::{FieldKind, FieldSpec, PixelLayout};
+use crate::decode::npz::NpzReader;
+use crate::decode::{npy, text};
+use crate::error::{Error, FaultClass, Result, SampleFault};
+use crate::spec::{ArraySpec, FieldKind, FieldSpec, PixelLayout};
 
 /// Longest text that is tried as a number; longer ones are no number.
 const NUMBER_BYTES_MAX: usize = 64;
 
+/// Bytes of a `.npy` besides its elements, generously: what an archive's member may have over the limit of elements.
+const NPY_HEADER_BYTES: u64 = 64 << 10;
+
+/// How much larger a compressed array is taken to be than its bytes, where no better is known.
+const DEFLATE_RATIO: u64 = 4;
+
 /// A compiled [`FieldSpec`].
 #[derive(Debug)]
-pub enum FieldRecipe {
-    /// Pixels.
+pub struct FieldRecipe {
+    kind: Kind,
+    form: RowForm,
+    /// Longest value of a varying field, its header included; 0 for rows of fixed size.
+    value_max: u64,
+    /// The row of a sample that has none of the sources.
+    default: Option<Box<[u8]>>,
+}
+
+#[derive(Debug)]
+enum Kind {
     Image(Box<ImageRecipe>),
-    /// A decimal integer.
+    Mask(Box<MaskRecipe>),
     Int,
-    /// A decimal fraction.
     Float,
+    Text,
+    Json,
+    Bytes,
+    Array(ArraySpec),
 }
 
 impl FieldRecipe {
-    /// Compiles `field`, with the layout that it has in a batch.
-    pub fn compile(field: &FieldSpec) -> Result<(Self, FieldLayout)> {
-        Ok(match &field.kind {
+    /// Compiles all fields of a job, each with the layout that it has in a batch of `batch_size` rows. Refused, with
+    /// the way out: fields that cannot be, and values that might not fit a batch.
+    pub fn compile_all(fields: &[FieldSpec], batch_size: u32) -> Result<(Vec<Self>, Vec<FieldLayout>)> {
+        let compiled = fields.iter().map(|field| Self::compile(field, fields)).collect::<Result<Vec<_>>>()?;
+        let (recipes, layouts): (Vec<Self>, Vec<_>) = compiled.into_iter().unzip();
+        // One row more than there are: the room's end may be left empty by a value that did not fit.
+        let row_max = recipes.iter().fold(0_u64, |sum, recipe| sum.saturating_add(recipe.row_max()));
+        let most = row_max.saturating_mul(u64::from(batch_size) + 1);
+        if most > VALUES_BYTES_MAX {
+            let allowed = VALUES_BYTES_MAX / (u64::from(batch_size) + 1);
+            return Err(Error::config(format!(
+                "{batch_size} rows of values of up to {row_max} bytes might take {most} bytes of a batch's \
+                 {VALUES_BYTES_MAX}: lower max_bytes of the fields to {allowed} together, or batch_size"
+            )));
+        }
+        Ok((recipes, layouts))
+    }
+
+    fn compile(field: &FieldSpec, fields: &[FieldSpec]) -> Result<(Self, FieldLayout)> {
+        let name = &field.name;
+        let fixed = |dtype, shape: &[u32]| FieldLayout::new(name, dtype, shape);
+        let varying = |dtype, form| FieldLayout::varying(name, dtype, form);
+        let (kind, layout, value_max) = match &field.kind {
             FieldKind::Image(spec) => {
                 let recipe = ImageRecipe::compile(spec)?;
                 let (height, width) = recipe.output_size();
@@ -30,42 +76,237 @@ impl FieldRecipe {
                     PixelLayout::Nhwc => [height, width, 3],
                     PixelLayout::Nchw => [3, height, width],
                 };
-                (Self::Image(Box::new(recipe)), FieldLayout::new(&field.name, Dtype::Uint8, shape)?)
+                (Kind::Image(Box::new(recipe)), fixed(Dtype::Uint8, &shape)?, 0)
             }
-            FieldKind::Int => (Self::Int, FieldLayout::new(&field.name, Dtype::Int64, [])?),
-            FieldKind::Float => (Self::Float, FieldLayout::new(&field.name, Dtype::Float64, [])?),
-        })
+            FieldKind::Mask(spec) => {
+                let recipe = MaskRecipe::compile(spec, name, fields)?;
+                let layout = recipe.layout(name)?;
+                (Kind::Mask(Box::new(recipe)), layout, 0)
+            }
+            FieldKind::Int => (Kind::Int, fixed(Dtype::Int64, &[])?, 0),
+            FieldKind::Float => (Kind::Float, fixed(Dtype::Float64, &[])?, 0),
+            FieldKind::Text(spec) => (Kind::Text, varying(Dtype::Uint8, RowForm::Bytes), spec.max_bytes),
+            FieldKind::Json(spec) => (Kind::Json, varying(Dtype::Uint8, RowForm::Bytes), spec.max_bytes),
+            FieldKind::Bytes(spec) => (Kind::Bytes, varying(Dtype::Uint8, RowForm::Bytes), spec.max_bytes),
+            FieldKind::Array(spec) => match &spec.shape {
+                Some(shape) => (Kind::Array(spec.clone()), fixed(spec.dtype, shape)?, 0),
+                None => (Kind::Array(spec.clone()), varying(spec.dtype, RowForm::Arrays), spec.max_bytes),
+            },
+        };
+        let form = layout.form;
+        let header = if form == RowForm::Arrays { ARRAY_HEADER_BYTES as u64 } else { 0 };
+        let mut recipe = Self { kind, form, value_max: u64::from(value_max) + header, default: None };
+        if let Some(default) = &field.default {
+            let row = recipe.default_row(default, &layout).map_err(|fault| {
+                Error::config(format!("field {name:?}: the default cannot be a row of it: {}", fault.message))
+            })?;
+            recipe.default = Some(row.into_boxed_slice());
+        }
+        Ok((recipe, layout))
+    }
+
+    /// The row that `default`, as the job spec has it, stands for.
+    fn default_row(&self, default: &[u8], layout: &FieldLayout) -> Result<Vec<u8>, SampleFault> {
+        let mut row = Vec::new();
+        match &self.kind {
+            Kind::Int => row.extend(parse::<i64>(default, "an integer")?.to_ne_bytes()),
+            Kind::Float => row.extend(parse::<f64>(default, "a number")?.to_ne_bytes()),
+            Kind::Text | Kind::Json | Kind::Bytes => self.append_value(default, &mut row)?,
+            Kind::Array(_) if self.form == RowForm::Arrays => {
+                row.extend(Sides::new(&[0]).expect("one dimension").to_header());
+            }
+            Kind::Image(_) | Kind::Mask(_) | Kind::Array(_) => {
+                if default.len() as u64 != layout.dtype.bytes() {
+                    let words = format!("one {} has not {} bytes", layout.dtype.name(), default.len());
+                    return Err(SampleFault::new(FaultClass::BadValue, words));
+                }
+                row = default.repeat((layout.row_bytes / layout.dtype.bytes()) as usize);
+            }
+        }
+        Ok(row)
+    }
+
+    /// What a row is in the slot.
+    pub fn form(&self) -> RowForm {
+        self.form
+    }
+
+    /// Whether other fields must have been made before, because this one follows an image.
+    pub fn follows(&self) -> bool {
+        matches!(&self.kind, Kind::Mask(mask) if mask.like().is_some())
+    }
+
+    /// The row of a sample that has none of the sources, where that is not a fault.
+    pub fn default(&self) -> Option<&[u8]> {
+        self.default.as_deref()
+    }
+
+    /// Most bytes that a row's value takes of a batch, alignment included; 0 for rows of fixed size.
+    fn row_max(&self) -> u64 {
+        if self.form == RowForm::Fixed { 0 } else { self.value_max + self.form.align() - 1 }
+    }
+
+    /// Room in a slot for `rows` values, from the lengths of members of shards; `None` is a missing one.
+    pub fn room(&self, rows: u32, members: impl Iterator<Item = Option<u32>>) -> u64 {
+        if self.form == RowForm::Fixed {
+            return 0;
+        }
+        let is_compressed = matches!(&self.kind, Kind::Array(spec) if spec.member.is_some());
+        let mut lengths = Lengths::default();
+        for member in members {
+            let value = match (member, &self.default) {
+                // A .npy's own header is about as long as ours.
+                (Some(len), _) if is_compressed => u64::from(len) * DEFLATE_RATIO,
+                (Some(len), _) => u64::from(len),
+                (None, Some(default)) => default.len() as u64,
+                (None, None) => continue,
+            };
+            lengths.add(value.min(self.value_max).next_multiple_of(self.form.align()));
+        }
+        lengths.room(rows, self.row_max())
+    }
+
+    /// Appends a value of varying length, checked, that needs no worker.
+    fn append_value(&self, bytes: &[u8], values: &mut Vec<u8>) -> Result<(), SampleFault> {
+        self.check_length(bytes.len() as u64)?;
+        match &self.kind {
+            Kind::Text => drop(text::check_text(bytes)?),
+            Kind::Json => text::check_json(bytes)?,
+            _ => {}
+        }
+        values.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn check_length(&self, bytes: u64) -> Result<(), SampleFault> {
+        if bytes <= self.value_max {
+            return Ok(());
+        }
+        let message = format!("{bytes} bytes, the limit is {} (max_bytes)", self.value_max);
+        Err(SampleFault::new(FaultClass::TooLarge, message))
     }
 }
 
-/// One worker's memory for turning bytes into rows; nothing is allocated once it is warm.
+/// One worker's memory for turning bytes into rows; nothing of ours is allocated once it is warm.
 pub struct FieldWorker {
     images: ImageWorker,
+    masks: MaskWorker,
+    archives: NpzReader,
+    elements: Vec<u8>,
+    /// Values of the row that is being made, one after the other, and whose they are.
+    values: Vec<u8>,
+    value_ends: Vec<(usize, usize)>,
+    /// Sizes of the row's images, by field.
+    image_sizes: Vec<(usize, (u32, u32))>,
 }
 
 impl FieldWorker {
     /// Reserves the memory.
     pub fn new() -> Result<Self> {
-        Ok(Self { images: ImageWorker::new()? })
+        Ok(Self {
+            images: ImageWorker::new()?,
+            masks: MaskWorker::default(),
+            archives: NpzReader::default(),
+            elements: Vec::new(),
+            values: Vec::new(),
+            value_ends: Vec::new(),
+            image_sizes: Vec::new(),
+        })
     }
 
-    /// Turns `bytes` into the row of a field and hands it to `store`.
+    /// A new row: nothing is set aside.
+    pub fn begin_row(&mut self) {
+        self.values.clear();
+        self.value_ends.clear();
+        self.image_sizes.clear();
+    }
+
+    /// Turns `bytes` into the row of field number `field`: hands it to `store` where it has a fixed size, sets it aside
+    /// for [`FieldWorker::values`] where it varies. A field that follows another comes after it.
     pub fn run(
         &mut self,
+        field: usize,
         recipe: &FieldRecipe,
         bytes: &[u8],
         draw: Draw,
         store: impl FnOnce(&[u8]),
     ) -> Result<(), SampleFault> {
-        match recipe {
-            FieldRecipe::Image(_) if bytes.is_empty() => {
+        match &recipe.kind {
+            Kind::Image(_) if bytes.is_empty() => {
                 return Err(SampleFault::new(FaultClass::Empty, "the image has no bytes"));
             }
-            FieldRecipe::Image(recipe) => store(self.images.run(recipe, bytes, draw)?),
-            FieldRecipe::Int => store(&parse::<i64>(bytes, "an integer")?.to_ne_bytes()),
-            FieldRecipe::Float => store(&parse::<f64>(bytes, "a number")?.to_ne_bytes()),
+            Kind::Mask(_) if bytes.is_empty() => {
+                return Err(SampleFault::new(FaultClass::Empty, "the mask has no bytes"));
+            }
+            Kind::Image(image) => {
+                store(self.images.run(image, bytes, draw)?);
+                self.image_sizes.push((field, self.images.size()));
+            }
+            Kind::Mask(mask) => {
+                let size_of = |image| self.image_sizes.iter().find(|(field, _)| *field == image).map(|(_, size)| *size);
+                store(self.masks.run(mask, bytes, draw, mask.like().and_then(size_of))?);
+            }
+            Kind::Int => store(&parse::<i64>(bytes, "an integer")?.to_ne_bytes()),
+            Kind::Float => store(&parse::<f64>(bytes, "a number")?.to_ne_bytes()),
+            Kind::Text | Kind::Json | Kind::Bytes => {
+                recipe.append_value(bytes, &mut self.values)?;
+                self.value_ends.push((field, self.values.len()));
+            }
+            Kind::Array(spec) => self.run_array(field, recipe, spec, bytes, store)?,
         }
         Ok(())
+    }
+
+    fn run_array(
+        &mut self,
+        field: usize,
+        recipe: &FieldRecipe,
+        spec: &ArraySpec,
+        bytes: &[u8],
+        store: impl FnOnce(&[u8]),
+    ) -> Result<(), SampleFault> {
+        let wanted = spec.shape.as_deref().and_then(Sides::new);
+        let bytes_max = wanted.and_then(|sides| sides.bytes(spec.dtype)).unwrap_or(recipe.value_max);
+        let bytes = match &spec.member {
+            Some(member) => self.archives.member(bytes, member, bytes_max.saturating_add(NPY_HEADER_BYTES))?,
+            None => bytes,
+        };
+        let header = npy::open(bytes)?;
+        let found = header.sides.as_slice();
+        if header.dtype != spec.dtype || wanted.is_some_and(|wanted| wanted != header.sides) {
+            let (have, need) = (header.dtype.name(), spec.dtype.name());
+            let shape = spec.shape.as_ref().map_or(String::new(), |shape| format!(" of shape {shape:?}"));
+            let message = format!("the array is {have} of shape {found:?}, the field is {need}{shape}");
+            return Err(SampleFault::new(FaultClass::BadValue, message));
+        }
+        if recipe.form == RowForm::Fixed {
+            self.elements.clear();
+            header.append_elements(bytes, &mut self.elements)?;
+            store(&self.elements);
+            return Ok(());
+        }
+        let elements = header.sides.bytes(header.dtype).expect("as many as there are bytes");
+        recipe.check_length(elements.saturating_add(ARRAY_HEADER_BYTES as u64))?;
+        self.values.extend_from_slice(&header.sides.to_header());
+        header.append_elements(bytes, &mut self.values)?;
+        self.value_ends.push((field, self.values.len()));
+        Ok(())
+    }
+
+    /// Takes the field's default for this row, as [`FieldWorker::run`] does a value.
+    pub fn run_default(&mut self, field: usize, recipe: &FieldRecipe, default: &[u8], store: impl FnOnce(&[u8])) {
+        if recipe.form == RowForm::Fixed {
+            store(default);
+        } else {
+            self.values.extend_from_slice(default);
+            self.value_ends.push((field, self.values.len()));
+        }
+    }
+
+    /// The values of varying length that the row has, with the number of their field.
+    pub fn values(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let starts = [0].into_iter().chain(self.value_ends.iter().map(|(_, end)| *end));
+        self.value_ends.iter().zip(starts).map(|((field, end), start)| (*field, &self.values[start..*end]))
     }
 }
 
@@ -81,6 +322,7 @@ fn parse<T: std::str::FromStr>(bytes: &[u8], wanted: &str) -> Result<T, SampleFa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{MaskSpec, ValueSpec};
 
     fn check(text: &str, expected: Option<i64>) {
         assert_eq!(parse::<i64>(text.as_bytes(), "an integer").ok(), expected, "{text:?}");
@@ -96,5 +338,82 @@ mod tests {
         check("", None);
         check("cat", None);
         check(&"1".repeat(100), None);
+    }
+
+    fn field(kind: FieldKind, default: Option<&[u8]>) -> FieldSpec {
+        FieldSpec { name: "f".into(), sources: vec!["f".into()], kind, default: default.map(<[u8]>::to_vec) }
+    }
+
+    fn text(max_bytes: u32) -> FieldKind {
+        FieldKind::Text(ValueSpec { max_bytes })
+    }
+
+    fn array(shape: Option<&[u32]>) -> FieldKind {
+        let shape = shape.map(<[u32]>::to_vec);
+        FieldKind::Array(ArraySpec { member: None, dtype: Dtype::Int16, shape, max_bytes: 100 })
+    }
+
+    #[test]
+    fn defaults_become_rows() {
+        let check = |kind, default: &[u8], expected: Result<&[u8], &str>| match (
+            FieldRecipe::compile_all(&[field(kind, Some(default))], 4),
+            expected,
+        ) {
+            (Ok((recipes, _)), Ok(expected)) => assert_eq!(recipes[0].default(), Some(expected)),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+            (found, expected) => panic!("{found:?}, expected {expected:?}"),
+        };
+        check(FieldKind::Int, b"-1", Ok(&(-1_i64).to_ne_bytes()));
+        check(FieldKind::Int, b"none", Err("expected an integer"));
+        check(FieldKind::Float, b"nan", Ok(&f64::NAN.to_ne_bytes()));
+        check(text(4), b"", Ok(b""));
+        check(text(4), b"12345", Err("5 bytes, the limit is 4"));
+        check(text(4), b"\xff", Err("not UTF-8"));
+        check(FieldKind::Json(ValueSpec { max_bytes: 9 }), b"null", Ok(b"null"));
+        check(FieldKind::Json(ValueSpec { max_bytes: 9 }), b"nul", Err("not JSON"));
+        check(array(Some(&[2])), &[1, 2], Ok(&[1, 2, 1, 2]));
+        check(array(Some(&[2])), &[1], Err("one int16 has not 1 bytes"));
+        check(array(None), &[1, 2], Ok(&Sides::new(&[0]).expect("one").to_header()));
+    }
+
+    #[test]
+    fn values_that_might_not_fit_a_batch_are_refused_at_the_start() {
+        let check = |batch_size, max_bytes, fits| {
+            let found = FieldRecipe::compile_all(&[field(text(max_bytes), None)], batch_size);
+            assert_eq!(found.is_ok(), fits, "{batch_size} x {max_bytes}: {found:?}");
+        };
+        check(1023, 2 << 20, true);
+        check(1024, 2 << 20, false);
+        check(1, u32::MAX, false);
+        check(1 << 20, 2047, true);
+    }
+
+    #[test]
+    fn masks_follow_images_only() {
+        let mask = |like: &str, dtype, fill| {
+            let spec = MaskSpec { transforms: vec![], like: Some(like.into()), dtype, fill, max_pixels: 100 };
+            FieldRecipe::compile_all(&[field(FieldKind::Mask(spec), None)], 4).expect_err("no image").to_string()
+        };
+        assert!(mask("f", Dtype::Uint8, 0).contains("like=\"f\" names no image field"));
+        assert!(mask("x", Dtype::Uint8, 256).contains("does not fit uint8"));
+        assert!(mask("x", Dtype::Float32, 0).contains("uint8 or int32"));
+    }
+
+    #[test]
+    fn values_are_set_aside_in_order() {
+        let fields = [field(text(9), None), field(array(None), None)];
+        let (recipes, _) = FieldRecipe::compile_all(&fields, 4).expect("sound");
+        let mut worker = FieldWorker::new().expect("worker");
+        let draw = Draw { seed: 0, epoch: 0, sample: 0 };
+        for _ in 0..2 {
+            worker.begin_row();
+            worker.run_default(1, &recipes[1], b"array", |_| panic!("varies"));
+            worker.run(0, &recipes[0], b"", draw, |_| panic!("varies")).expect("sound");
+            worker.run(0, &recipes[0], b"words", draw, |_| panic!("varies")).expect("sound");
+            let expected: [(usize, &[u8]); 3] = [(1, b"array"), (0, b""), (0, b"words")];
+            assert!(worker.values().eq(expected));
+        }
+        let fault = worker.run(0, &recipes[0], b"0123456789", draw, |_| panic!("varies")).expect_err("too long");
+        assert_eq!(fault.class, FaultClass::TooLarge);
     }
 }

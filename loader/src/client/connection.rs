@@ -111,9 +111,14 @@ impl Connection {
         }
     }
 
-    /// The descriptors received so far.
-    pub(super) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.descriptors)
+    /// The descriptors that came with the message just received. They ride on its first byte, so those of a whole
+    /// message are there; those of messages behind it may be too.
+    pub(super) fn take_descriptors<const N: usize>(&mut self) -> Result<[OwnedFd; N]> {
+        let count = self.descriptors.len();
+        if count < N {
+            return Err(Error::protocol(format!("a message came with {count} descriptors, {N} belong to it")));
+        }
+        Ok(self.descriptors.drain(..N).collect::<Vec<_>>().try_into().expect("N of them"))
     }
 
     fn wait_for(&self, event: PollFlags, timeout: Duration) -> Result<()> {

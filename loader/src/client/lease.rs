@@ -2,6 +2,8 @@
 
 use std::ptr::NonNull;
 
+use crate::batch::arrays::{ARRAY_HEADER_BYTES, Sides};
+use crate::batch::{Dtype, RowEntry};
 use crate::error::{Error, FaultReport, Result};
 use crate::ring::{BatchDescriptor, HeldSlot};
 
@@ -47,6 +49,39 @@ impl Lease {
     /// sidecar and valid while this lease lives.
     pub fn field(&self, index: usize) -> Result<(NonNull<u8>, usize)> {
         self.slot.field(index)
+    }
+
+    /// Bytes of the batch's values that its slot had no room for: they lie in memory of their own, which this lease
+    /// holds too.
+    pub fn spill_bytes(&self) -> u32 {
+        self.slot.spill_bytes()
+    }
+
+    /// Where the values of field `index`, whose rows vary, lie, row by row; each checked.
+    pub fn entries(&self, index: usize) -> Result<Vec<RowEntry>> {
+        self.slot.entries(index)
+    }
+
+    /// First byte of a value that [`Lease::entries`] told of. The memory is shared with the sidecar and valid while
+    /// this lease lives.
+    pub fn value(&self, entry: RowEntry) -> Result<NonNull<u8>> {
+        self.slot.value(entry)
+    }
+
+    /// Copies a value that [`Lease::entries`] told of into memory of exactly its size.
+    pub fn copy_value(&self, entry: RowEntry, target: &mut [u8]) -> Result<()> {
+        self.slot.copy_value(entry, target)
+    }
+
+    /// The shape of a value that is an array of `dtype`, whose elements start [`ARRAY_HEADER_BYTES`] after its first
+    /// byte; checked against the value's size.
+    pub fn array_sides(&self, entry: RowEntry, dtype: Dtype) -> Result<Sides> {
+        let mut header = [0; ARRAY_HEADER_BYTES];
+        if (entry.len as usize) < ARRAY_HEADER_BYTES {
+            return Err(Error::protocol(format!("an array of {} bytes has no header", entry.len)));
+        }
+        self.slot.copy_value(RowEntry { len: ARRAY_HEADER_BYTES as u32, ..entry }, &mut header)?;
+        Sides::from_header(&header, entry.len as usize, dtype)
     }
 
     /// The sample keys, row by row.

@@ -1,6 +1,6 @@
 //! A stream of batches from one sidecar.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +34,9 @@ pub struct Stream {
     cursor: Cursor,
     window: Window,
     failure: Option<(crate::error::ErrorKind, String)>,
+    spills: Spills,
+    /// A batch whose spilled values had not come when a call ended early; the next call goes on with it.
+    taken: Option<HeldSlot>,
     /// The process that opened it: a forked child may not use it.
     pid: u32,
 }
@@ -90,7 +93,8 @@ impl Stream {
             Cursor { generation: 0, sequence: 0, epoch: 0, position: 0, batch: 0, batches: info.batches_per_epoch };
         let window =
             Window { started: Instant::now(), client: ClientFigures::default(), base: StreamFigures::default() };
-        Ok(Self { connection, ring, info, cursor, window, failure: None, pid: std::process::id() })
+        let (spills, pid) = (Spills::default(), std::process::id());
+        Ok(Self { connection, ring, info, cursor, window, failure: None, spills, taken: None, pid })
     }
 
     /// What the sidecar said of the stream.
@@ -126,6 +130,8 @@ impl Stream {
         self.connection.send(&ClientMessage::Seek { generation, epoch, position }, &[])?;
         let batches = self.info.batches_from(position);
         self.cursor = Cursor { generation, sequence: 0, epoch, position, batch: 0, batches };
+        self.taken = None;
+        self.spills = Spills::default();
         Ok(())
     }
 
@@ -141,10 +147,14 @@ impl Stream {
             self.start_following_epoch();
             return Ok(None);
         }
-        let slot = match self.ring.take(self.ticket()?)? {
+        let slot = match self.taken.take() {
             Some(slot) => slot,
-            None => self.wait_slot(timeout, poll)?,
+            None => match self.ring.take(self.ticket()?)? {
+                Some(slot) => slot,
+                None => self.wait_slot(timeout, poll)?,
+            },
         };
+        let slot = if slot.spill_bytes() > 0 { self.with_spill(slot, timeout, poll)? } else { slot };
         let failed = slot.descriptor().status == BatchStatus::Failed;
         let lease = Lease::new(slot);
         self.cursor.sequence += 1;
@@ -170,9 +180,12 @@ impl Stream {
     pub fn summary(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<Summary> {
         self.check_process()?;
         self.connection.send(&ClientMessage::Figures, &[])?;
-        let figures = match self.connection.wait(timeout, poll, &Waiting::Figures)? {
-            ServerMessage::Figures { figures } => *figures,
-            other => return Err(unexpected(other, "figures")),
+        let figures = loop {
+            match self.connection.wait(timeout, poll, &Waiting::Figures)? {
+                ServerMessage::Figures { figures } => break *figures,
+                ServerMessage::Spilled { generation, sequence, .. } => self.keep_spill(generation, sequence)?,
+                other => return Err(unexpected(other, "figures")),
+            }
         };
         let now = Instant::now();
         let wall_s = now.duration_since(self.window.started).as_secs_f64();
@@ -227,6 +240,46 @@ impl Stream {
         }
     }
 
+    /// A batch that is in hand, with the memory of its spilled values.
+    fn with_spill(&mut self, mut slot: HeldSlot, timeout: Duration, poll: &mut Poll<'_>) -> Result<HeldSlot> {
+        let memory = match self.wait_spill(slot.descriptor().ticket, timeout, poll) {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.taken = Some(slot);
+                return Err(error);
+            }
+        };
+        slot.attach_spill(memory.as_fd())?;
+        Ok(slot)
+    }
+
+    /// Waits for the memory of a batch's spilled values. The sidecar tells of it before it publishes the batch, so the
+    /// wait is short.
+    fn wait_spill(&mut self, ticket: BatchTicket, timeout: Duration, poll: &mut Poll<'_>) -> Result<OwnedFd> {
+        loop {
+            if let Some(memory) = self.spills.take(ticket) {
+                return Ok(memory);
+            }
+            if self.failure.is_some() {
+                // It was the last message.
+                self.check_failure()?;
+            }
+            let waiting = self.waiting();
+            match self.connection.wait(timeout, poll, &waiting)? {
+                ServerMessage::Spilled { generation, sequence, .. } => self.keep_spill(generation, sequence)?,
+                ServerMessage::Failed { kind, message } => self.failure = Some((kind, message)),
+                other => return Err(unexpected(other, "the memory of spilled values")),
+            }
+        }
+    }
+
+    /// Keeps the memory that came with a message until its batch is taken.
+    fn keep_spill(&mut self, generation: u32, sequence: u64) -> Result<()> {
+        let [memory] = self.connection.take_descriptors()?;
+        let ticket = BatchTicket::new(generation, sequence)?;
+        self.spills.keep(ticket, memory, self.ticket()?, self.info.slot_count)
+    }
+
     fn ticket(&self) -> Result<BatchTicket> {
         BatchTicket::new(self.cursor.generation, self.cursor.sequence)
     }
@@ -243,9 +296,12 @@ impl Stream {
 
     /// Turns what arrived on the socket into errors: the stream's failure, or the sidecar's death.
     fn check_failure(&mut self) -> Result<()> {
-        if self.failure.is_none() {
+        while self.failure.is_none() {
             match self.connection.try_receive() {
                 Ok(None) => return Ok(()),
+                Ok(Some(ServerMessage::Spilled { generation, sequence, .. })) => {
+                    self.keep_spill(generation, sequence)?;
+                }
                 Ok(Some(ServerMessage::Failed { kind, message })) => self.failure = Some((kind, message)),
                 Ok(Some(other)) => return Err(unexpected(other, "nothing")),
                 Err(Error::SidecarExit { message }) => {
@@ -269,6 +325,33 @@ impl Stream {
             self.pid,
             std::process::id()
         )))
+    }
+}
+
+/// Memory of spilled values whose batches have not been taken yet.
+#[derive(Debug, Default)]
+struct Spills(Vec<(BatchTicket, OwnedFd)>);
+
+impl Spills {
+    /// Keeps `memory` for batch `ticket`, where `next` is the batch that will be taken next; lets go of what belongs to
+    /// batches that never will. A ring of `slot_count` slots has no more than that many batches waiting.
+    fn keep(&mut self, ticket: BatchTicket, memory: OwnedFd, next: BatchTicket, slot_count: u32) -> Result<()> {
+        self.0.retain(|(kept, _)| *kept >= next);
+        if ticket < next {
+            return Ok(());
+        }
+        if self.0.len() >= slot_count as usize {
+            return Err(Error::protocol(format!(
+                "{ticket} has spilled values, as have {slot_count} that wait before it"
+            )));
+        }
+        self.0.push((ticket, memory));
+        Ok(())
+    }
+
+    fn take(&mut self, ticket: BatchTicket) -> Option<OwnedFd> {
+        let place = self.0.iter().position(|(kept, _)| *kept == ticket)?;
+        Some(self.0.swap_remove(place).1)
     }
 }
 
@@ -300,9 +383,6 @@ fn wait_opened(connection: &mut Connection, timeout: Duration, poll: &mut Poll<'
 }
 
 fn descriptors_of(connection: &mut Connection) -> Result<RingDescriptors> {
-    let received = connection.take_descriptors();
-    let count = received.len();
-    let [payload, control, freed] = <[OwnedFd; 3]>::try_from(received)
-        .map_err(|_| Error::protocol(format!("an open stream comes with 3 descriptors, got {count}")))?;
+    let [payload, control, freed] = connection.take_descriptors()?;
     Ok(RingDescriptors { payload, control, freed })
 }

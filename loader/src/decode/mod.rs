@@ -5,9 +5,15 @@
 //! every other format is decoded whole by the crate `image` ([`whole`]). Pixels equal Pillow's
 //! `Image.open(…).convert("RGB")`, with one intended exception: 16-bit grey is scaled where Pillow clips. EXIF
 //! orientation, colour profiles and alpha are ignored, as there.
+//!
+//! What is no picture has a reader of its own: class numbers ([`mask`]), arrays ([`npy`], [`npz`]), words ([`text`]).
 
 pub mod jpeg;
+pub mod mask;
+pub mod npy;
+pub mod npz;
 pub mod sniff;
+pub mod text;
 pub mod whole;
 
 use crate::error::{FaultClass, Result, SampleFault};

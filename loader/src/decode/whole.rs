@@ -76,6 +76,28 @@ impl<'image> WholeImage<'image> {
     /// Decodes all of it: RGB rows without gaps, and [`STRIP_SLACK`] bytes more.
     pub fn pixels(self) -> Result<&'image [u8], SampleFault> {
         let color = self.decoder.color_type();
+        let (decoded, rgb, name) = self.decode()?;
+        rgb.clear();
+        rgb.reserve(decoded.len() / usize::from(color.bytes_per_pixel()) * 3 + STRIP_SLACK);
+        to_rgb(color, decoded, rgb)
+            .map_err(|message| SampleFault::new(FaultClass::Unsupported, format!("{name}: {message}")))?;
+        rgb.resize(rgb.len() + STRIP_SLACK, 0);
+        Ok(rgb)
+    }
+
+    /// Decodes all of it where it is grey, as it is.
+    pub fn grey(self) -> Result<Grey<'image>, NotGrey> {
+        let form = match self.decoder.color_type() {
+            ColorType::L8 => Grey::Narrow,
+            ColorType::L16 => Grey::Wide,
+            other => return Err(NotGrey::Colour(format!("{other:?}"))),
+        };
+        let (decoded, ..) = self.decode().map_err(NotGrey::Fault)?;
+        Ok(form(decoded))
+    }
+
+    /// The decoded bytes, and the memory for what is made of them.
+    fn decode(self) -> Result<(&'image [u8], &'image mut Vec<u8>, String), SampleFault> {
         let Ok(bytes) = usize::try_from(self.decoder.total_bytes()) else {
             return Err(SampleFault::new(
                 FaultClass::TooLarge,
@@ -85,13 +107,26 @@ impl<'image> WholeImage<'image> {
         self.decoded.clear();
         self.decoded.resize(bytes, 0);
         self.decoder.read_image_boxed(self.decoded).map_err(fault(&self.name))?;
-        self.rgb.clear();
-        self.rgb.reserve(bytes / usize::from(color.bytes_per_pixel()) * 3 + STRIP_SLACK);
-        to_rgb(color, self.decoded, self.rgb)
-            .map_err(|message| SampleFault::new(FaultClass::Unsupported, format!("{}: {message}", self.name)))?;
-        self.rgb.resize(self.rgb.len() + STRIP_SLACK, 0);
-        Ok(self.rgb)
+        Ok((self.decoded, self.rgb, self.name))
     }
+}
+
+/// Grey samples as decoded, row after row.
+#[derive(Debug, Clone, Copy)]
+pub enum Grey<'image> {
+    /// Of 8 bits.
+    Narrow(&'image [u8]),
+    /// Of 16 bits, in this machine's byte order.
+    Wide(&'image [u8]),
+}
+
+/// Why there are no grey samples.
+#[derive(Debug)]
+pub enum NotGrey {
+    /// The image has this kind of pixels.
+    Colour(String),
+    /// It cannot be decoded.
+    Fault(SampleFault),
 }
 
 /// Tells a WebP that was cut off from a damaged one: its decoder calls both corrupt.

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::stream::StreamEvent;
+use super::worker::no_room;
 use super::{Stream, Waker};
 use crate::batch::REPORT_BYTES_MAX;
 use crate::error::FaultReport;
@@ -71,6 +73,17 @@ impl OpenBatch {
     }
 
     fn publish(&self) {
+        match self.slot.seal_spill() {
+            Ok(None) => {}
+            Ok(Some(spill)) => {
+                let counters = self.stream.counters();
+                counters.spilled_batches.fetch_add(1, Ordering::Relaxed);
+                counters.spilled_bytes.fetch_add(spill.bytes.into(), Ordering::Relaxed);
+                // Told before the batch is there, so that a client which sees the batch need only wait for the memory.
+                self.stream.tell(StreamEvent::Spilled { ticket: self.place.ticket, spill });
+            }
+            Err(error) => return self.stream.fail(no_room(&error)),
+        }
         let mut faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
         // Workers finish in any order; the report must not depend on it.
         faults.sort_by_key(|fault| (fault.row, fault.sample));

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::FaultLedger;
-use crate::batch::{BatchLayout, FieldRecipe};
+use crate::batch::{BatchLayout, FieldRecipe, room};
 use crate::error::{Error, FaultReport, Result};
-use crate::plan::{Partition, Plan, PlanOptions, Source};
-use crate::ring::{RingDescriptors, RingWriter};
+use crate::plan::{Partition, Plan, PlanOptions, SampleId, Source};
+use crate::ring::{BatchTicket, RingDescriptors, RingWriter, SealedSpill};
 use crate::shard::{Dataset, FieldSelector};
 use crate::spec::{JobSpec, OnError};
 use crate::telemetry::{StageState, StreamCounters, StreamFigures};
@@ -25,6 +25,14 @@ pub enum StreamEvent {
         report: FaultReport,
         /// The first of its class in this stream: worth a line in the log.
         first: bool,
+    },
+    /// A batch that is about to be published has values that its slot has no room for; the client needs this memory to
+    /// read it.
+    Spilled {
+        /// The batch.
+        ticket: BatchTicket,
+        /// The memory.
+        spill: SealedSpill,
     },
     /// The stream ended.
     Failed(Error),
@@ -55,6 +63,7 @@ pub struct Stream {
     selector: FieldSelector,
     plan: Plan,
     fields: Vec<FieldRecipe>,
+    field_order: Vec<usize>,
     layout: BatchLayout,
     ring: Arc<RingWriter>,
     counters: StreamCounters,
@@ -89,9 +98,11 @@ impl Stream {
         })?;
         let sources: Vec<_> = spec.fields.iter().map(|field| field.sources.clone()).collect();
         let selector = dataset.selector(&sources)?;
-        let compiled = spec.fields.iter().map(FieldRecipe::compile).collect::<Result<Vec<_>>>()?;
-        let (fields, layouts) = compiled.into_iter().unzip();
-        let layout = BatchLayout::new(layouts, spec.batch_size, dataset.key_bytes_max())?;
+        let (fields, layouts) = FieldRecipe::compile_all(&spec.fields, spec.batch_size)?;
+        let mut field_order: Vec<usize> = (0..fields.len()).collect();
+        field_order.sort_by_key(|&field| fields[field].follows());
+        let values_bytes = values_bytes(&fields, &dataset, &selector, spec.batch_size);
+        let layout = BatchLayout::with_values(layouts, spec.batch_size, dataset.key_bytes_max(), values_bytes)?;
         let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;
         let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
         let stream = Self {
@@ -102,6 +113,7 @@ impl Stream {
             selector,
             plan,
             fields,
+            field_order,
             layout,
             ring: Arc::new(ring),
             counters: StreamCounters::default(),
@@ -142,6 +154,11 @@ impl Stream {
     /// What becomes of each field's bytes.
     pub fn fields(&self) -> &[FieldRecipe] {
         &self.fields
+    }
+
+    /// The fields in the order in which a row makes them: those that follow another come after it.
+    pub(super) fn field_order(&self) -> &[usize] {
+        &self.field_order
     }
 
     /// Where each field lies in a slot.
@@ -212,6 +229,19 @@ impl Stream {
             self.tell(StreamEvent::Failed(error));
         }
     }
+}
+
+/// Room for values of varying length, by the lengths of some samples.
+fn values_bytes(fields: &[FieldRecipe], dataset: &Dataset, selector: &FieldSelector, batch_size: u32) -> u32 {
+    let mut ranges = vec![None; fields.len()];
+    let lengths: Vec<Vec<Option<u32>>> = room::spread(dataset.sample_count())
+        .map(|sample| {
+            selector.select(dataset, SampleId(sample), &mut ranges);
+            ranges.iter().map(|range| range.map(|place| place.range.len)).collect()
+        })
+        .collect();
+    let rooms = fields.iter().enumerate();
+    room::total(rooms.map(|(field, recipe)| recipe.room(batch_size, lengths.iter().map(|sample| sample[field]))))
 }
 
 fn next_id() -> StreamId {

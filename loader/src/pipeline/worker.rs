@@ -1,5 +1,6 @@
 //! A decode thread: takes rows from the queue, stores their pixels at their place.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -35,6 +36,14 @@ struct FieldFault {
     field: usize,
     offset: u64,
     fault: SampleFault,
+}
+
+/// Why a row was not made.
+enum RowFault {
+    /// The sample is bad.
+    Field(FieldFault),
+    /// There is no memory for its values.
+    Spill(io::Error),
 }
 
 impl Worker {
@@ -85,12 +94,13 @@ impl Worker {
                     stream.fail(error);
                 }
             }
-            Err(fault) => self.handle_fault(work, fault),
+            Err(RowFault::Field(fault)) => self.handle_fault(work, fault),
+            Err(RowFault::Spill(error)) => stream.fail(no_room(&error)),
         }
     }
 
     /// Decodes every field of the row and stores it.
-    fn assemble(&mut self, work: &RowWork) -> Result<(), FieldFault> {
+    fn assemble(&mut self, work: &RowWork) -> Result<(), RowFault> {
         let batch = &*work.batch;
         let stream = &*batch.stream;
         let mut places = [None; FIELDS_MAX];
@@ -102,10 +112,17 @@ impl Worker {
             epoch: batch.place.epoch,
             sample: stream.draw_number(work.sample.0, plan.position),
         };
-        for (field, (recipe, place)) in stream.fields().iter().zip(&*places).enumerate() {
-            let fault = |offset, fault| FieldFault { field, offset, fault };
-            let Some(place @ FieldBytes { range, encoding: Encoding::Plain, .. }) = *place else {
-                return Err(fault(0, self.missing(stream, field)));
+        self.fields.begin_row();
+        let mut has_default = false;
+        for &field in stream.field_order() {
+            let recipe = &stream.fields()[field];
+            let store = |row: &[u8]| batch.slot.store(field, work.row, row);
+            let fault = |offset, fault| RowFault::Field(FieldFault { field, offset, fault });
+            let Some(place @ FieldBytes { range, encoding: Encoding::Plain, .. }) = places[field] else {
+                let default = recipe.default().ok_or_else(|| fault(0, self.missing(stream, field)))?;
+                self.fields.run_default(field, recipe, default, store);
+                has_default = true;
+                continue;
             };
             if let Some(found) = &work.fault {
                 return Err(fault(range.offset, found.clone()));
@@ -115,9 +132,14 @@ impl Worker {
                 None if range.len == 0 => &[],
                 None => work.parts.bytes(range).expect("the feeder read what the selector selects"),
             };
-            self.fields
-                .run(recipe, bytes, draw, |row| batch.slot.store(field, work.row, row))
-                .map_err(|found| fault(range.offset, found))?;
+            self.fields.run(field, recipe, bytes, draw, store).map_err(|found| fault(range.offset, found))?;
+        }
+        // The sample is good: only now do its values take room.
+        for (field, value) in self.fields.values() {
+            batch.slot.store_value(field, work.row, value).map_err(RowFault::Spill)?;
+        }
+        if has_default {
+            stream.counters().defaulted.fetch_add(1, Relaxed);
         }
         batch.slot.set_valid(work.row, plan.valid);
         stream.dataset().with_key(work.sample, |key| batch.slot.store_key(work.row, key));
@@ -169,4 +191,14 @@ impl Worker {
             self.waker.wake();
         }
     }
+}
+
+/// The system refused memory for values that a slot has no room for.
+#[cold]
+pub(super) fn no_room(error: &io::Error) -> Error {
+    let message = format!(
+        "no memory for values that a slot has no room for: {error}; lower batch_size, slots or max_bytes, or raise the \
+         memory limit"
+    );
+    Error::Resources { message }
 }

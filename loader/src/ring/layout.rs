@@ -16,7 +16,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{BatchDescriptor, BatchStatus, BatchTicket};
-use crate::batch::LayoutHash;
+use crate::batch::layout::VALUES_BYTES_MAX;
+use crate::batch::{BatchLayout, LayoutHash};
 use crate::error::{Error, Result};
 use crate::sys::shared::{OnFork, SharedMapping};
 
@@ -24,7 +25,7 @@ use crate::sys::shared::{OnFork, SharedMapping};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FEEDLINE");
 
 /// Version of everything in this file and of the meaning of state words.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 const PAGE_BYTES: u64 = 64 << 10;
 
@@ -79,7 +80,8 @@ struct DescriptorLine {
     arena_used: AtomicU32,
     report_offset: AtomicU32,
     report_bytes: AtomicU32,
-    reserved: AtomicU64,
+    values_used: AtomicU32,
+    spill_bytes: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() == 64);
@@ -95,7 +97,7 @@ const SLOTS_OFFSET: usize = 192;
 const STATUS_OK: u32 = 1;
 const STATUS_FAILED: u32 = 2;
 
-/// Where a batch's variable part lies in the arena.
+/// Where a batch's variable parts lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ArenaUse {
     /// Bytes that keys and report take.
@@ -104,6 +106,10 @@ pub struct ArenaUse {
     pub report_offset: u32,
     /// Its bytes; 0 without one.
     pub report_bytes: u32,
+    /// Bytes that values take of their room in the slot.
+    pub values_used: u32,
+    /// Bytes of values that lie in memory of the batch's own; 0 when all fit the slot.
+    pub spill_bytes: u32,
 }
 
 impl SlotRecord {
@@ -124,10 +130,12 @@ impl SlotRecord {
         line.arena_used.store(arena.used, Ordering::Relaxed);
         line.report_offset.store(arena.report_offset, Ordering::Relaxed);
         line.report_bytes.store(arena.report_bytes, Ordering::Relaxed);
+        line.values_used.store(arena.values_used, Ordering::Relaxed);
+        line.spill_bytes.store(arena.spill_bytes, Ordering::Relaxed);
     }
 
     /// Client, after it took `ticket`: a copy, checked against the layout's limits.
-    pub fn read(&self, ticket: BatchTicket, rows_max: u32, arena_max: u32) -> Result<(BatchDescriptor, ArenaUse)> {
+    pub fn read(&self, ticket: BatchTicket, layout: &BatchLayout) -> Result<(BatchDescriptor, ArenaUse)> {
         let line = &self.descriptor;
         let broken = |what: &str, found: u32, limit: u32| {
             Error::protocol(format!("{ticket}: {what} {found} in shared memory, allowed is {limit}"))
@@ -151,12 +159,19 @@ impl SlotRecord {
             used: line.arena_used.load(Ordering::Relaxed),
             report_offset: line.report_offset.load(Ordering::Relaxed),
             report_bytes: line.report_bytes.load(Ordering::Relaxed),
+            values_used: line.values_used.load(Ordering::Relaxed),
+            spill_bytes: line.spill_bytes.load(Ordering::Relaxed),
         };
-        if batch.row_count > rows_max {
-            return Err(broken("row count", batch.row_count, rows_max));
-        }
-        if arena.used > arena_max {
-            return Err(broken("arena use", arena.used, arena_max));
+        let spill_max = VALUES_BYTES_MAX as u32;
+        for (what, found, limit) in [
+            ("row count", batch.row_count, layout.batch_size),
+            ("arena use", arena.used, layout.arena_bytes),
+            ("use of the room for values", arena.values_used, layout.values_bytes),
+            ("spill", arena.spill_bytes, spill_max),
+        ] {
+            if found > limit {
+                return Err(broken(what, found, limit));
+            }
         }
         match arena.report_offset.checked_add(arena.report_bytes) {
             Some(end) if end <= arena.used => Ok((batch, arena)),

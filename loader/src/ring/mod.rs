@@ -1,14 +1,17 @@
 //! The ring: finished batches in memory that the sidecar and one client share.
 //!
 //! [`RingWriter`] is the sidecar's end, [`RingReader`] the client's. A slot is free → filling → ready → held → free;
-//! [`state`] is that life as arithmetic on one word, [`layout`] the bytes on the wire. What a batch looks like inside
-//! a slot is [`crate::batch`]'s, how the descriptors travel is [`crate::serve`]'s.
+//! [`state`] is that life as arithmetic on one word, [`layout`] the bytes on the wire, [`bump`] how room of varying size
+//! is handed out. Values for which a slot has no room lie in memory made for that batch alone, its spill; it is sealed,
+//! passed to the client, and gone with the batch. What a batch looks like inside a slot is [`crate::batch`]'s, how the descriptors travel is [`crate::serve`]'s.
 //!
 //! The sidecar trusts nothing that it reads back: what it needs to know about a slot it keeps in private memory, and a
 //! state word that can not be is a [`RingFault`], which ends that client and nobody else.
 
+pub mod bump;
 pub mod layout;
 mod reader;
+mod spill;
 pub mod state;
 mod writable;
 mod writer;
@@ -17,8 +20,11 @@ mod writer;
 mod model;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod value_tests;
 
 pub use reader::{HeldSlot, RingReader, WaitOutcome};
+pub use spill::SealedSpill;
 pub use writable::WritableSlot;
 pub use writer::{RingDescriptors, RingWriter, SlotCounts};
 

@@ -1,5 +1,5 @@
 //! The life of a slot under the model checker: all interleavings of up to three forced switches, with the
-//! reorderings that the checker models, of the very code in [`super::state`]. Rows are checked cells: an access that is
+//! reorderings that the checker models, of the very code in [`super::state`] and [`super::bump`]. Rows are checked cells: an access that is
 //! not ordered fails the test.
 
 use std::sync::atomic::Ordering;
@@ -9,8 +9,8 @@ use loom::sync::atomic::AtomicU64;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use super::BatchTicket;
 use super::state::{self, Lent, Word};
+use super::{BatchTicket, bump};
 
 impl Word for AtomicU64 {
     fn load(&self, order: Ordering) -> u64 {
@@ -197,5 +197,39 @@ fn ring_loom_discard_races_with_reclaim_and_refill() {
         state::publish(&model.word, ticket(2, 0)).expect("filling");
         model.bump();
         client.join().expect("client");
+    });
+}
+
+#[test]
+fn ring_loom_workers_take_room_and_one_spills() {
+    check(|| {
+        let model = Model::new();
+        let used = Arc::new(AtomicU64::new(0));
+        let spill = Arc::new(Mutex::new(None));
+        let remaining = Arc::new(AtomicU64::new(2));
+        state::acquire(&model.word).expect("free");
+        let workers = [10, 20].map(|value| {
+            let (model, used, spill, remaining) = (model.clone(), used.clone(), spill.clone(), remaining.clone());
+            thread::spawn(move || {
+                // Room for one value of two.
+                match bump::take(&*used, 8, 8, 15) {
+                    Some(offset) => {
+                        assert_eq!(offset, 0, "the other value lies there");
+                        model.set_row(value);
+                    }
+                    None => assert_eq!(spill.lock().expect("lock").replace(value), None, "both spilled"),
+                }
+                if remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    state::publish(&model.word, ticket(1, 0)).expect("filling");
+                    model.bump();
+                }
+            })
+        });
+        model.take(ticket(1, 0));
+        let spilled = spill.lock().expect("lock").take().expect("one spilled");
+        assert_eq!(model.row() + spilled, 30);
+        for worker in workers {
+            worker.join().expect("worker");
+        }
     });
 }

@@ -4,7 +4,7 @@
 //! from the one that mapped the ring nothing works: the memory is not there.
 #![expect(unsafe_code, reason = "reads memory that the sidecar shares")]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::layout::{ArenaUse, Control};
 use super::writer::RingDescriptors;
 use super::{BatchDescriptor, BatchTicket, SlotIndex, state};
-use crate::batch::{BatchLayout, KeyEntry};
+use crate::batch::{BatchLayout, RowEntry, RowForm};
 use crate::error::{Error, Result};
 use crate::spec::SLOTS_MAX;
 use crate::sys::shared::{OnFork, SharedMapping};
@@ -74,7 +74,7 @@ impl RingReader {
             if taken.is_none() && state::take(&record.state, ticket) {
                 self.slots_held.fetch_add(1, Ordering::Relaxed);
                 // Owned from here on: an error below gives the slot back.
-                taken = Some(HeldSlot { ring: Arc::clone(self), index, ticket, batch: None });
+                taken = Some(HeldSlot { ring: Arc::clone(self), index, ticket, batch: None, spill: None });
             } else if state::ready_generation(found).is_some_and(|generation| generation < ticket.generation)
                 && state::discard(&record.state, found)
             {
@@ -83,7 +83,7 @@ impl RingReader {
         }
         let Some(mut slot) = taken else { return Ok(None) };
         let record = self.control.slot(slot.index);
-        slot.batch = Some(record.read(ticket, self.layout.batch_size, self.layout.arena_bytes)?);
+        slot.batch = Some(record.read(ticket, &self.layout)?);
         Ok(Some(slot))
     }
 
@@ -178,6 +178,7 @@ pub struct HeldSlot {
     ticket: BatchTicket,
     /// Set by `take` before anybody else sees the slot.
     batch: Option<(BatchDescriptor, ArenaUse)>,
+    spill: Option<SharedMapping>,
 }
 
 impl HeldSlot {
@@ -229,8 +230,8 @@ impl HeldSlot {
     fn key_of(&self, row: u32) -> Result<String> {
         let mut word = [0; 8];
         self.copy_out(self.ring.layout.entries_offset + u64::from(row) * 8, &mut word);
-        let entry = KeyEntry::from_word(u64::from_ne_bytes(word));
-        if entry == KeyEntry::NONE {
+        let entry = RowEntry::from_word(u64::from_ne_bytes(word));
+        if entry == RowEntry::NONE {
             return Ok(String::new());
         }
         let used = self.batch().1.used;
@@ -269,6 +270,98 @@ impl HeldSlot {
         let mut report = vec![0; arena.report_bytes as usize];
         self.copy_out(self.ring.layout.arena_offset + u64::from(arena.report_offset), &mut report);
         Ok(report)
+    }
+
+    /// Bytes of values that found no room in the slot; where there are any, [`HeldSlot::attach_spill`] comes before the
+    /// first look at values.
+    pub fn spill_bytes(&self) -> u32 {
+        self.batch().1.spill_bytes
+    }
+
+    /// Maps the memory that holds those values, after checking that it is of that size and can not shrink. It is
+    /// unmapped with the slot's release.
+    pub fn attach_spill(&mut self, memory: BorrowedFd<'_>) -> Result<()> {
+        self.ring.check_owner()?;
+        let bytes = self.spill_bytes();
+        memfd::check_sealed(memory, bytes.into())
+            .map_err(|error| Error::protocol(format!("{}: refused the spilled values: {error}", self.ticket)))?;
+        let mapping = SharedMapping::map(memory, bytes as usize, OnFork::Leave)
+            .map_err(|error| Error::system("map spilled values", error))?;
+        self.spill = Some(mapping);
+        Ok(())
+    }
+
+    /// Where the values of a field of varying rows lie, row by row, each checked to end within the slot's values or
+    /// within the spill.
+    pub fn entries(&self, field: usize) -> Result<Vec<RowEntry>> {
+        self.ring.check_owner()?;
+        let place = &self.ring.layout.fields[field];
+        assert!(place.form != RowForm::Fixed, "field {field} has rows of fixed size");
+        let mut words = vec![0; self.descriptor().row_count as usize * 8];
+        self.copy_out(place.offset, &mut words);
+        let mut entries = Vec::with_capacity(words.len() / 8);
+        for (row, word) in words.chunks_exact(8).enumerate() {
+            let entry = RowEntry::from_word(u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+            self.check_entry(field, row, entry)?;
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    fn check_entry(&self, field: usize, row: usize, entry: RowEntry) -> Result<()> {
+        let (room, arena) = (self.ring.layout.values_bytes, self.batch().1);
+        let mapped = self.spill.as_ref().map_or(0, SharedMapping::bytes);
+        let (start, limit) = match entry.offset.checked_sub(room) {
+            // An empty value may lie at the very end of the room.
+            Some(start) if start > 0 || mapped > 0 => (start as usize, mapped),
+            _ => (entry.offset as usize, arena.values_used as usize),
+        };
+        let align = self.ring.layout.fields[field].form.align();
+        let is_within = start.checked_add(entry.len as usize).is_some_and(|end| end <= limit);
+        if is_within && u64::from(entry.offset).is_multiple_of(align) {
+            return Ok(());
+        }
+        Err(Error::protocol(format!(
+            "{}: the value of row {row}, field {field}, is said to lie at {} + {}: of {} bytes in the slot's {room} and \
+             {mapped} spilled ones",
+            self.ticket, entry.offset, entry.len, arena.values_used
+        )))
+    }
+
+    /// First byte of a value. Valid while `self` lives, in this process; to be read and written by pointer.
+    ///
+    /// # Panics
+    /// If `entry` is none of [`HeldSlot::entries`].
+    pub fn value(&self, entry: RowEntry) -> Result<NonNull<u8>> {
+        self.ring.check_owner()?;
+        let (room, len) = (self.ring.layout.values_bytes, u64::from(entry.len));
+        match (&self.spill, entry.offset.checked_sub(room)) {
+            (Some(spill), Some(start)) => {
+                let end = u64::from(start) + len;
+                assert!(end <= spill.bytes() as u64, "{start} + {len} of {} spilled bytes", spill.bytes());
+                // SAFETY: within the mapping, by the assert above.
+                Ok(unsafe { spill.start().add(start as usize) })
+            }
+            _ => {
+                assert!(u64::from(entry.offset) + len <= room.into(), "{} + {len} of {room}", entry.offset);
+                Ok(self.place(self.ring.layout.values_offset + u64::from(entry.offset), len))
+            }
+        }
+    }
+
+    /// Copies a value into private memory of exactly its size.
+    ///
+    /// # Panics
+    /// As [`HeldSlot::value`], or if the sizes differ.
+    pub fn copy_value(&self, entry: RowEntry, target: &mut [u8]) -> Result<()> {
+        let bytes = target.len();
+        assert!(bytes == entry.len as usize, "{bytes} bytes for a value of {}", entry.len);
+        let source = self.value(entry)?;
+        // SAFETY:
+        // - `source` is valid for `bytes`, by `value`, and `target` is private memory: no overlap;
+        // - while the slot is held the sidecar does not write it, and it has sealed and let go of the spill.
+        unsafe { source.copy_to_nonoverlapping(NonNull::from(target).cast(), bytes) };
+        Ok(())
     }
 
     fn batch(&self) -> &(BatchDescriptor, ArenaUse) {

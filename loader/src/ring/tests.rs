@@ -281,7 +281,7 @@ fn broken_descriptors_and_entries_are_refused_by_the_client() {
     };
     let rows = taken(&|record| record.write(&descriptor(1, 1, ROWS + 1), Default::default()));
     assert!(rows.expect_err("rows").to_string().contains("row count 4"));
-    let arena = super::layout::ArenaUse { used: 4, report_offset: 3, report_bytes: 2 };
+    let arena = super::layout::ArenaUse { used: 4, report_offset: 3, report_bytes: 2, values_used: 0, spill_bytes: 0 };
     let report = taken(&|record| record.write(&descriptor(1, 1, ROWS), arena));
     assert!(report.expect_err("report").to_string().contains("report at 3"));
     let arena = super::layout::ArenaUse { used: layout.arena_bytes + 1, ..Default::default() };

@@ -1,14 +1,17 @@
 //! A slot in the sidecar's hands: rows are stored by any number of threads, and the last of them publishes.
 #![expect(unsafe_code, reason = "stores into memory that the client shares")]
 
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::layout::ArenaUse;
+use super::spill::{SealedSpill, Spill};
 use super::writer::{PRIVATE_FREE, PRIVATE_LENT, PrivateSlot, RingWriter, pack};
-use super::{BatchDescriptor, SlotIndex, state};
-use crate::batch::{BatchLayout, KeyEntry};
+use super::{BatchDescriptor, SlotIndex, bump, state};
+use crate::batch::layout::VALUES_BYTES_MAX;
+use crate::batch::{BatchLayout, RowEntry, RowForm};
 
 /// A slot that its holders alone may write. Dropped unpublished, it is free again.
 #[derive(Debug)]
@@ -16,6 +19,7 @@ pub struct WritableSlot {
     ring: Arc<RingWriter>,
     index: u32,
     published: AtomicBool,
+    spill: Spill,
 }
 
 impl WritableSlot {
@@ -67,18 +71,50 @@ impl WritableSlot {
         let layout = self.ring.layout();
         assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
         let _busy = self.enter(row);
-        let keys_bytes = layout.keys_bytes();
-        let len = u32::try_from(key.len()).unwrap_or(u32::MAX);
-        // Relaxed: each thread gets bytes of its own, and `publish` is ordered by the caller's own count of rows.
-        let taken = self.private().arena_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            used.checked_add(len).filter(|&end| end <= keys_bytes)
-        });
-        let entry = taken.map_or(KeyEntry::NONE, |offset| KeyEntry { offset, len });
-        if taken.is_ok() {
-            self.copy_in(layout.arena_offset + u64::from(entry.offset), key.as_bytes());
+        let taken = bump::take(&self.private().arena_used, key.len() as u64, 1, layout.keys_bytes().into());
+        // Both below the arena's size, which is 32-bit.
+        let entry = taken.map_or(RowEntry::NONE, |offset| RowEntry { offset: offset as u32, len: key.len() as u32 });
+        if let Some(offset) = taken {
+            self.copy_in(layout.arena_offset + offset, key.as_bytes());
         }
         self.copy_in(layout.entries_offset + u64::from(row) * 8, &entry.to_word().to_ne_bytes());
-        taken.is_ok()
+        taken.is_some()
+    }
+
+    /// Stores the value of a row of a field of varying rows: in the slot where there is room, else in the batch's
+    /// spill. Each call takes new room, also for a row that had a value already.
+    ///
+    /// # Errors
+    /// The system has no memory for the spill, or the batch's values are over
+    /// [`crate::batch::layout::VALUES_BYTES_MAX`].
+    ///
+    /// # Panics
+    /// If the field's rows do not vary, the spill is sealed, or as [`WritableSlot::store`].
+    pub fn store_value(&self, field: usize, row: u32, bytes: &[u8]) -> io::Result<()> {
+        let layout = self.ring.layout();
+        let place = &layout.fields[field];
+        assert!(place.form != RowForm::Fixed, "field {field} has rows of fixed size");
+        assert!(row < layout.batch_size, "row {row} of {}", layout.batch_size);
+        let _busy = self.enter(row);
+        let (len, align) = (bytes.len() as u64, place.form.align());
+        let room = u64::from(layout.values_bytes);
+        let offset = match bump::take(&self.private().values_used, len, align, room) {
+            Some(offset) => {
+                self.copy_in(layout.values_offset + offset, bytes);
+                offset
+            }
+            None => room + self.spill.store(bytes, align, VALUES_BYTES_MAX - room)?,
+        };
+        // Both below VALUES_BYTES_MAX, which is 31-bit.
+        let entry = RowEntry { offset: offset as u32, len: len as u32 };
+        self.copy_in(place.offset + u64::from(row) * place.row_bytes, &entry.to_word().to_ne_bytes());
+        Ok(())
+    }
+
+    /// Fixes the size of the batch's spill, if it has one, for [`WritableSlot::publish`]; every value must be stored.
+    /// The memory is for the client, which needs it before it reads the batch.
+    pub fn seal_spill(&self) -> io::Result<Option<SealedSpill>> {
+        self.spill.seal()
     }
 
     /// Says whether the row is a sample of the epoch (true unless said otherwise) or a repeat that fills the batch.
@@ -93,18 +129,22 @@ impl WritableSlot {
     }
 
     /// Hands the batch to the client: every store must be done, by all threads. `report` is kept as it is, at most
-    /// [`crate::batch::REPORT_BYTES_MAX`] bytes.
+    /// [`crate::batch::REPORT_BYTES_MAX`] bytes. A spill must have been sealed.
     ///
     /// If the client has broken the slot's state word, nothing is published and the next
     /// [`RingWriter::acquire`] tells.
     ///
     /// # Panics
-    /// If called twice, or the descriptor or the report is over the layout's bounds.
+    /// If called twice, with a spill that is not sealed, or the descriptor or the report is over the layout's bounds.
     pub fn publish(&self, descriptor: BatchDescriptor, report: Option<&[u8]>) {
         let layout = self.ring.layout();
         let report = report.unwrap_or(&[]);
         assert!(descriptor.row_count <= layout.batch_size, "{} rows of {}", descriptor.row_count, layout.batch_size);
-        let report_offset = self.private().arena_used.load(Ordering::Relaxed);
+        let private = self.private();
+        // Both are bounded by the layout's sizes, which are 32-bit.
+        let report_offset = private.arena_used.load(Ordering::Relaxed) as u32;
+        let values_used = private.values_used.load(Ordering::Relaxed) as u32;
+        let spill_bytes = self.spill.sealed_bytes();
         let room = layout.arena_bytes - report_offset;
         assert!(report.len() as u64 <= u64::from(room), "a report of {} bytes, room is {room}", report.len());
         let twice = self.published.swap(true, Ordering::AcqRel);
@@ -112,8 +152,8 @@ impl WritableSlot {
         self.copy_in(layout.arena_offset + u64::from(report_offset), report);
         let report_bytes = report.len() as u32;
         let record = self.ring.control.slot(self.index);
-        record.write(&descriptor, ArenaUse { used: report_offset + report_bytes, report_offset, report_bytes });
-        let private = self.private();
+        let used = report_offset + report_bytes;
+        record.write(&descriptor, ArenaUse { used, report_offset, report_bytes, values_used, spill_bytes });
         private.ticket.store(pack(descriptor.ticket), Ordering::Relaxed);
         // Before the word: once that is ready the client may give the slot back, and the feeder that it wakes must find
         // the slot lent. Release: pairs with the Acquire in `collect`.
@@ -127,7 +167,7 @@ impl WritableSlot {
 
     /// A slot that is ours to fill, with nothing in it.
     pub(super) fn new(ring: Arc<RingWriter>, index: u32) -> Self {
-        let slot = Self { ring, index, published: AtomicBool::new(false) };
+        let slot = Self { ring, index, published: AtomicBool::new(false), spill: Spill::default() };
         slot.reset_rows();
         slot
     }

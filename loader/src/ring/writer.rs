@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::layout::Control;
 use super::state::{self, Lent};
@@ -55,7 +55,9 @@ pub(super) struct PrivateSlot {
     /// Packed ticket (generation, sequence) of the batch that is lent; read only when `life` says so.
     pub(super) ticket: AtomicU64,
     /// Bytes of the arena that keys have taken.
-    pub(super) arena_used: AtomicU32,
+    pub(super) arena_used: AtomicU64,
+    /// Bytes of the room for values that are taken.
+    pub(super) values_used: AtomicU64,
     /// True while a thread stores into the row: two at once would be a data race, so the second panics.
     pub(super) row_busy: Box<[AtomicBool]>,
 }
@@ -146,7 +148,8 @@ impl RingWriter {
             .map(|_| PrivateSlot {
                 life: AtomicU8::new(PRIVATE_FREE),
                 ticket: AtomicU64::new(0),
-                arena_used: AtomicU32::new(0),
+                arena_used: AtomicU64::new(0),
+                values_used: AtomicU64::new(0),
                 row_busy: (0..layout.batch_size).map(|_| AtomicBool::new(false)).collect(),
             })
             .collect();
@@ -173,6 +176,7 @@ impl RingWriter {
             state::acquire(&self.control.slot(index).state).map_err(|found| self.fault(index, found, state::FREE))?;
             slot.life.store(PRIVATE_FILLING, Ordering::Relaxed);
             slot.arena_used.store(0, Ordering::Relaxed);
+            slot.values_used.store(0, Ordering::Relaxed);
             return Ok(Some(WritableSlot::new(Arc::clone(self), index)));
         }
         Ok(None)

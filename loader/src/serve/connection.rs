@@ -17,13 +17,16 @@ use super::quarantine::{LeftOut, Proposals, QuarantineList};
 use crate::error::{Error, FaultReport, Result};
 use crate::pipeline::{Stream, StreamEvent, StreamOptions};
 use crate::plan::{MixPart, Source};
-use crate::ring::RingDescriptors;
+use crate::ring::{BatchTicket, RingDescriptors, SealedSpill};
 use crate::shard::{Dataset, IndexProgress};
 use crate::spec::{JobSpec, MixSpec};
 use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
 const LIST_BYTES_MAX: u64 = 8 << 30;
+
+/// Most messages carry none.
+const NO_DESCRIPTORS: &[OwnedFd] = &[];
 
 /// Serves one client until its connection ends, however that happens.
 pub(super) async fn serve(socket: UnixStream, service: Arc<Service>) {
@@ -35,7 +38,7 @@ pub(super) async fn serve(socket: UnixStream, service: Arc<Service>) {
         tracing::debug!("a client's connection ended: {error}");
         let failed = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
         // The client may be gone; then nobody needs the words.
-        let _ = connection.send(&failed, &[]).await;
+        let _ = connection.send(&failed, NO_DESCRIPTORS).await;
     }
 }
 
@@ -70,6 +73,7 @@ impl Connection {
                 Event::Gone => return Ok(()),
                 Event::Stream(StreamEvent::Failed(error)) => return self.end_stream(error).await,
                 Event::Stream(StreamEvent::Fault { report, first }) => self.note_fault(&report, first),
+                Event::Stream(StreamEvent::Spilled { ticket, spill }) => self.send_spill(ticket, spill).await?,
                 Event::Message(message) => self.handle(message, &events, &mut stream_events, pidfd.as_ref()).await?,
             }
         }
@@ -99,7 +103,7 @@ impl Connection {
             ClientMessage::Hello { protocol: PROTOCOL_VERSION, .. } => {
                 let version = env!("CARGO_PKG_VERSION").to_owned();
                 let welcome = ServerMessage::Welcome { protocol: PROTOCOL_VERSION, version, pid: std::process::id() };
-                self.send(&welcome, &[]).await
+                self.send(&welcome, NO_DESCRIPTORS).await
             }
             ClientMessage::Hello { protocol, version } => Err(Error::protocol(format!(
                 "client version {version} speaks protocol {protocol}, this sidecar {} speaks {PROTOCOL_VERSION}: \
@@ -127,7 +131,7 @@ impl Connection {
                 let stream =
                     self.stream.as_ref().ok_or_else(|| Error::protocol("no stream is open to have figures"))?;
                 let figures = Box::new(stream.figures(self.service.pipeline.stages()));
-                self.send(&ServerMessage::Figures { figures }, &[]).await
+                self.send(&ServerMessage::Figures { figures }, NO_DESCRIPTORS).await
             }
         }
     }
@@ -186,7 +190,7 @@ impl Connection {
                 Ok(()) = reports.changed() => {
                     let report = *reports.borrow_and_update();
                     if let Some(IndexProgress { shards_done, shards_total, samples }) = report {
-                        self.send(&ServerMessage::Indexing { shards_done, shards_total, samples }, &[]).await?;
+                        self.send(&ServerMessage::Indexing { shards_done, shards_total, samples }, NO_DESCRIPTORS).await?;
                     }
                 }
             }
@@ -248,14 +252,24 @@ impl Connection {
             self.service.pipeline.remove(stream);
             let failed = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
             let ring = stream.ring().clone();
-            self.send(&failed, &[]).await?;
+            self.send(&failed, NO_DESCRIPTORS).await?;
             ring.notify_events();
         }
         while self.receive().await?.is_some() {}
         Ok(())
     }
 
-    async fn send(&self, message: &ServerMessage, descriptors: &[OwnedFd]) -> Result<()> {
+    /// Hands over the memory of a batch's spilled values, unless nobody wants the batch any more.
+    async fn send_spill(&self, ticket: BatchTicket, spill: SealedSpill) -> Result<()> {
+        if self.stream.as_ref().is_some_and(|stream| stream.generation() != ticket.generation()) {
+            return Ok(());
+        }
+        let (generation, sequence) = (ticket.generation(), ticket.sequence());
+        let message = ServerMessage::Spilled { generation, sequence, bytes: spill.bytes };
+        self.send(&message, &[spill.memory]).await
+    }
+
+    async fn send(&self, message: &ServerMessage, descriptors: &[impl AsFd]) -> Result<()> {
         let frame = protocol::encode(message)?;
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut sent = 0;

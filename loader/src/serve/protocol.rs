@@ -87,6 +87,15 @@ pub enum ServerMessage {
         /// Since the stream was opened.
         figures: Box<StreamFigures>,
     },
+    /// A batch that is ready, or will be at once, has values that its slot has no room for; their memory rides along.
+    Spilled {
+        /// Stream number of the batch.
+        generation: u32,
+        /// Its number in the stream.
+        sequence: u64,
+        /// Bytes of the memory.
+        bytes: u32,
+    },
     /// The last message of a stream: it ended with an error.
     Failed {
         /// What the caller can do.

@@ -17,25 +17,45 @@ const RESERVE_BYTES: u64 = 64 << 20;
 ///
 /// Fails with the kernel's `ENOSPC` or `ENOMEM` when the pages are not to be had.
 pub fn create_reserved(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Hardened systems (vm.memfd_noexec = 2) want it said that nothing will be executed; before Linux 6.3 nobody knew.
-    let memory = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
-        created => created?,
-    };
+    let memory = create_growing(name)?;
     rustix::fs::ftruncate(&memory, bytes)?;
     reserve(memory.as_fd(), bytes)?;
     rustix::fs::fcntl_add_seals(&memory, SEALS)?;
     Ok(memory)
 }
 
+/// Makes an empty memfd that grows by [`write_at`] until [`seal`].
+pub fn create_growing(name: &str) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Hardened systems (vm.memfd_noexec = 2) want it said that nothing will be executed; before Linux 6.3 nobody knew.
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => Ok(rustix::fs::memfd_create(name, flags)?),
+        created => Ok(created?),
+    }
+}
+
+/// Writes all of `bytes` at `offset`; pages come with it, so that no mapping of them can lack one.
+pub fn write_at(memory: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let mut written = 0;
+    while written < bytes.len() {
+        let place = offset + written as u64;
+        written += rustix::io::retry_on_intr(|| rustix::io::pwrite(memory, &bytes[written..], place))?;
+    }
+    Ok(())
+}
+
+/// Makes a memfd's size `bytes` for ever, with every page allocated.
+pub fn seal(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    rustix::fs::ftruncate(memory, bytes)?;
+    reserve(memory, bytes)?;
+    rustix::fs::fcntl_add_seals(memory, SEALS)?;
+    Ok(())
+}
+
 /// Makes a memfd that holds `bytes`, for a list that is too long for a message.
 pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    let mut written = 0;
-    while written < bytes.len() {
-        written += rustix::io::retry_on_intr(|| rustix::io::pwrite(&memory, &bytes[written..], written as u64))?;
-    }
+    write_at(memory.as_fd(), bytes, 0)?;
     Ok(memory)
 }
 

@@ -26,6 +26,12 @@ pub struct StreamCounters {
     pub decode_ns: AtomicU64,
     /// Rows that a substitute fills.
     pub replaced: AtomicU64,
+    /// Rows in which a missing field has its default.
+    pub defaulted: AtomicU64,
+    /// Batches whose values found no room in their slot.
+    pub spilled_batches: AtomicU64,
+    /// Bytes of those values.
+    pub spilled_bytes: AtomicU64,
     /// Bad samples by class, in the order of [`FaultClass::ALL`].
     pub faults: [AtomicU64; FaultClass::ALL.len()],
     /// Sampled waiting time by cause, in the order of [`WaitCause::ALL`], in nanoseconds.
@@ -48,6 +54,9 @@ impl StreamCounters {
             read_s: seconds(&self.read_ns),
             decode_s: seconds(&self.decode_ns),
             replaced: self.replaced.load(Relaxed),
+            defaulted: self.defaulted.load(Relaxed),
+            spilled_batches: self.spilled_batches.load(Relaxed),
+            spilled_bytes: self.spilled_bytes.load(Relaxed),
             faults: FaultClass::ALL
                 .iter()
                 .zip(&self.faults)
@@ -83,6 +92,15 @@ pub struct StreamFigures {
     pub decode_s: f64,
     /// Rows that a substitute fills.
     pub replaced: u64,
+    /// Rows in which a missing field has its default.
+    #[serde(default)]
+    pub defaulted: u64,
+    /// Batches whose values found no room in their slot.
+    #[serde(default)]
+    pub spilled_batches: u64,
+    /// Bytes of those values.
+    #[serde(default)]
+    pub spilled_bytes: u64,
     /// Bad samples by class.
     pub faults: BTreeMap<String, u64>,
     /// Seconds of waiting by cause, sampled.
@@ -109,6 +127,9 @@ impl StreamFigures {
             read_s: self.read_s - base.read_s,
             decode_s: self.decode_s - base.decode_s,
             replaced: self.replaced.saturating_sub(base.replaced),
+            defaulted: self.defaulted.saturating_sub(base.defaulted),
+            spilled_batches: self.spilled_batches.saturating_sub(base.spilled_batches),
+            spilled_bytes: self.spilled_bytes.saturating_sub(base.spilled_bytes),
             faults: self
                 .faults
                 .iter()

@@ -53,6 +53,15 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
     per_stream("feedline_read_seconds_total", "counter", "Time of reads in flight, summed over reads.", |f| f.read_s);
     per_stream("feedline_decode_seconds_total", "counter", "Time of workers, summed over workers.", |f| f.decode_s);
     per_stream("feedline_rows_replaced_total", "counter", "Rows that a substitute fills.", |f| f.replaced as f64);
+    per_stream("feedline_rows_defaulted_total", "counter", "Rows in which a missing field has its default.", |f| {
+        f.defaulted as f64
+    });
+    per_stream("feedline_batches_spilled_total", "counter", "Batches whose values found no room in their slot.", |f| {
+        f.spilled_batches as f64
+    });
+    per_stream("feedline_spilled_bytes_total", "counter", "Bytes of values that found no room in a slot.", |f| {
+        f.spilled_bytes as f64
+    });
     per_stream("feedline_ring_full_seconds_total", "counter", "Time with every slot ready or held (sampled).", |f| {
         f.full_s
     });

@@ -19,25 +19,41 @@ from .errors import (
     SlotsHeldError,
     StallError,
 )
-from .fields import CenterCrop, Float, Image, Int, RandomHorizontalFlip, RandomResizedCrop, Resize
+from .fields import (
+    REQUIRED,
+    CenterCrop,
+    Float,
+    Image,
+    Int,
+    Mask,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
 from .loader import Loader
 from .mix import Mix
+from .values import Array, Bytes, Json, Text
 
 __version__ = _native.version()
 
 __all__ = [
+    "Array",
     "Batch",
     "BudgetError",
+    "Bytes",
     "CenterCrop",
     "FaultReport",
     "Float",
     "ForkedError",
     "Image",
     "Int",
+    "Json",
     "Loader",
     "LoaderError",
+    "Mask",
     "Mix",
     "ProtocolError",
+    "REQUIRED",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
@@ -47,5 +63,6 @@ __all__ = [
     "SidecarExitError",
     "SlotsHeldError",
     "StallError",
+    "Text",
     "__version__",
 ]

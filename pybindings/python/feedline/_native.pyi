@@ -8,7 +8,7 @@ from os import PathLike
 from typing import SupportsFloat, SupportsIndex, final
 from typing_extensions import Buffer
 
-__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "check_spec", "draw_geometry", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
+__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "Values", "check_spec", "draw_geometry", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
 
 @final
 class Anchor:
@@ -69,6 +69,11 @@ class BatchInfo:
         """
         Rows of this batch.
         """
+    @property
+    def spilled_bytes(self, /) -> int:
+        """
+        Bytes of values of varying length for which the slot had no room; they came in memory of their own.
+        """
     def words(self, /) -> tuple[list[str], list[bool], str]:
         """
         The keys of the samples, whether each row counts (false for the repeats of ``tail="pad"``), and the faults as a
@@ -117,9 +122,10 @@ class Stream:
         """
         What the sidecar says about this stream, as JSON.
         """
-    def next(self, /, timeout_s: SupportsFloat | SupportsIndex) -> tuple[BatchInfo, list[Field]] | None:
+    def next(self, /, timeout_s: SupportsFloat | SupportsIndex) -> tuple[BatchInfo, list[Field | Values | list[tuple[list[int], Field]]]] | None:
         """
-        The next batch as (info, fields), or None at the end of the epoch.
+        The next batch as (info, fields), or None at the end of the epoch. A field is a `Field` where its rows have one
+        size, `Values` where they are bytes of any length, a list of (shape, `Field`) where they are arrays of any shape.
         """
     def seek(self, /, epoch: SupportsIndex, position: SupportsIndex) -> None:
         """
@@ -128,6 +134,25 @@ class Stream:
     def summary(self, /, timeout_s: SupportsFloat | SupportsIndex) -> str:
         """
         What was measured since the epoch began, as JSON: waits, rates, faults and the verdict.
+        """
+
+@final
+class Values:
+    """
+    The values of one field of varying length of one batch, in private memory: a copy, in plan order, because workers
+    finish in any order and so the rows lie scattered in the slot.
+    """
+    def chunks(self, /) -> list[bytes]:
+        """
+        One bytes object a row.
+        """
+    def ragged(self, /) -> tuple[Field, Field]:
+        """
+        All bytes, row after row, and where each row starts, int64, one more than rows. Once: the memory is given away.
+        """
+    def texts(self, /) -> list[str]:
+        """
+        One str a row.
         """
 
 def check_spec(spec: str) -> None:

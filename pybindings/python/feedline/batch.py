@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 
 from . import forks
 from .errors import ForkedError
+from .tensors import framework
 
 if TYPE_CHECKING:
     from ._native import BatchInfo
@@ -52,13 +53,15 @@ class Words(NamedTuple):
     epoch: int
     position: int
     end_position: int
+    spilled_bytes: int = 0
 
 
 class Batch(tuple[Any, ...]):
-    """One batch: a tuple of the fields' tensors, in the order of the loader's ``fields``.
+    """One batch: a tuple of the fields' tensors, lists or pairs, in the order of the loader's ``fields``.
 
     ``images, labels = batch`` and ``batch["image"]`` both work. A tensor in the ring stays valid as long as it or any
-    view of it lives; the last one to die gives the slot back.
+    view of it lives; the last one to die gives the slot back. Lists of str, bytes and JSON objects, and pairs of values
+    and offsets, are memory of their own and hold no slot.
     """
 
     _names: dict[str, int]
@@ -117,18 +120,25 @@ class Batch(tuple[Any, ...]):
         """Global samples of the epoch up to the end of this batch's global batch: where to resume after it."""
         return self._described().end_position
 
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes of texts, bytes and arrays that the slot had no room for; they came in memory of their own. 0 as a rule."""
+        return self._described().spilled_bytes
+
     def to(self, *args: Any, **kwargs: Any) -> Batch:
-        """This batch with every tensor moved by its ``.to``, as in ``batch.to("cuda", non_blocking=True)``.
+        """This batch with every tensor moved by its ``.to``, as in ``batch.to("cuda", non_blocking=True)``; tensors in lists
+        and pairs too, while str, bytes and JSON objects stay as they are.
 
         The result has the same names, keys and report, and holds no slot unless a tensor of it does.
         """
-        return self._mapped(lambda tensor: _to(tensor, args, kwargs))
+        return self._mapped(lambda field: _over_tensors(field, lambda tensor: _to(tensor, args, kwargs)))
 
     def pin_memory(self, device: Any = None) -> Batch:
         """This batch with every tensor copied into page-locked memory; itself where CUDA is not available."""
-        if not all(_is_torch(tensor) for tensor in self) or not _has_cuda():
+        tensors = [tensor for field in self for tensor in _tensors_of(field)]
+        if not tensors or not all(_is_torch(tensor) for tensor in tensors) or not _has_cuda():
             return self
-        return self._mapped(lambda tensor: tensor.pin_memory())
+        return self._mapped(lambda field: _over_tensors(field, lambda tensor: tensor.pin_memory()))
 
     def _mapped(self, function: Callable[[Any], Any]) -> Batch:
         tensors = [function(tensor) for tensor in self]
@@ -150,7 +160,9 @@ class Batch(tuple[Any, ...]):
         self._check_process()
         keys, valid, report = info.words()
         faults = [_fault(fields) for fields in json.loads(report)]
-        self._info = words = Words(keys, valid, faults, info.epoch, info.position, info.end_position)
+        self._info = words = Words(
+            keys, valid, faults, info.epoch, info.position, info.end_position, info.spilled_bytes
+        )
         return words
 
     def _check_process(self) -> None:
@@ -193,6 +205,27 @@ def _fault(fields: dict[str, Any]) -> FaultReport:
     return FaultReport(fault_class=fields.pop("class"), **fields)
 
 
+def _tensors_of(field: Any) -> list[Any]:
+    """The tensors of a field: itself, or those of a list or pair of tensors."""
+    if isinstance(field, list | tuple):
+        return [item for item in field if _is_tensor(item)]
+    return [field] if _is_tensor(field) else []
+
+
+def _over_tensors(field: Any, function: Callable[[Any], Any]) -> Any:
+    """`field` with `function` applied to its tensors; the same object where nothing changes."""
+    if _is_tensor(field):
+        return function(field)
+    if not _tensors_of(field):
+        return field
+    made = [function(item) if _is_tensor(item) else item for item in field]
+    return field if all(new is old for new, old in zip(made, field, strict=True)) else type(field)(made)
+
+
+def _is_tensor(item: Any) -> bool:
+    return hasattr(item, "shape") and hasattr(item, "dtype")
+
+
 def _is_torch(tensor: Any) -> bool:
     return type(tensor).__module__.partition(".")[0] == "torch"
 
@@ -215,7 +248,8 @@ def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _like(batch: Batch, valid: list[bool]) -> Any:
-    if any(_is_torch(tensor) for tensor in batch):
+    tensors = [tensor for field in batch for tensor in _tensors_of(field)]
+    if any(map(_is_torch, tensors)) or not tensors and framework() == "torch":
         import torch
 
         return torch.tensor(valid, dtype=torch.bool)
@@ -225,6 +259,10 @@ def _like(batch: Batch, valid: list[bool]) -> Any:
 
 
 def _shape(tensor: Any) -> str:
-    if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
+    if isinstance(tensor, tuple):
+        return f"({', '.join(map(_shape, tensor))})"
+    if isinstance(tensor, list):
+        return f"list of {len(tensor)} {type(tensor[0]).__name__ if tensor else ''}"
+    if not _is_tensor(tensor):
         return repr(tensor)
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

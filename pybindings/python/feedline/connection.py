@@ -24,7 +24,7 @@ class Job:
         weights: One weight a sample, float64.
         zero_copy: ``auto``, ``strict`` or ``copy``.
         timeout_s: Longest wait without any progress, in seconds.
-        is_channels_last: Whether each field is an image that lies channel by channel within a pixel.
+        forms: What each field becomes, one of `tensors.FORMS`.
         quarantine: Samples to leave out, as `_native.read_quarantine` gives them.
     """
 
@@ -33,7 +33,7 @@ class Job:
     weights: array[float] | None
     zero_copy: str
     timeout_s: float
-    is_channels_last: list[bool]
+    forms: list[str]
     quarantine: bytes | None = None
 
 
@@ -74,7 +74,7 @@ class Connection:
         return json.loads(self.native.summary(self._job.timeout_s))  # type: ignore[no-any-return]
 
     def _new_makers(self, rows: int) -> list[tensors.Maker]:
-        makers = tensors.makers(self._layout, self._job.is_channels_last, rows, tensors.framework())
+        makers = tensors.makers(self._layout, self._job.forms, rows, tensors.framework())
         # Full batches, and the few sizes of a split last one.
         self._makers[rows] = makers
         return makers

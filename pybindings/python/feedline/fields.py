@@ -1,12 +1,14 @@
-"""What a batch is made of: fields, and the transforms of an image field.
+"""What a batch is made of: fields, and the transforms of images and masks.
 
-Everything here is a description. The sidecar does the work; `spec` is the JSON that it is told. Names and checks of
-transforms follow torchvision's ``v2``, so that a pipeline can be copied over.
+`values` has the fields that are neither pictures nor single numbers. Everything here is a description: the sidecar does
+the work, and `spec` is the JSON that it is told. Names and checks of transforms follow torchvision's ``v2``, so that a
+pipeline can be copied over.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -173,7 +175,8 @@ class RandomHorizontalFlip(Transform):
         return {"random_horizontal_flip": {"p": float(self.p)}}
 
 
-def _sources(value: object, owner: str) -> tuple[str, ...]:
+def checked_sources(value: object, owner: str) -> tuple[str, ...]:
+    """Names of shard members, lower case, without a leading dot."""
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else ()
     if not names or not all(isinstance(name, str) and name.strip(".") for name in names):
         raise TypeError(
@@ -183,21 +186,48 @@ def _sources(value: object, owner: str) -> tuple[str, ...]:
     return tuple(name.lower().lstrip(".") for name in names)
 
 
-class Field:
-    """One tensor of a batch; base of those below."""
+class _Required:
+    """Stands for no default: a sample without the field is bad."""
 
-    is_image = False
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+    def __reduce__(self) -> str:
+        return "REQUIRED"
+
+
+#: As a field's ``default``: there is none, and a sample that has none of the sources is bad, of class missing-field.
+REQUIRED: Any = _Required()
+
+
+class Field:
+    """One entry of a batch; base of those below.
+
+    All take ``default``: what a row gets whose sample has none of the sources. Such rows are counted, in
+    ``defaulted`` of the metrics. Without a default such a sample is bad.
+    """
+
+    #: What `tensors` makes of the field: one of its ``FORMS``.
+    form = "tensor"
     sources: tuple[str, ...]
+    default: Any = REQUIRED
 
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON; ``layout`` is that of images."""
+        raise NotImplementedError
+
+    def default_bytes(self) -> bytes | None:
+        """What the sidecar is told of the default."""
+        return None if self.default is REQUIRED else self._default_bytes()
+
+    def _default_bytes(self) -> bytes:
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), *vars(self).values()))
+        return hash((type(self), *map(repr, vars(self).values())))
 
 
 class Image(Field):
@@ -210,27 +240,26 @@ class Image(Field):
         sources: Names of shard members that hold it, without a leading dot; the first present wins.
         transforms: Operations in order; together they must fix the output size.
         max_pixels: Images of more pixels are refused from their header.
+        default: Value of every channel of every pixel, 0 to 255, where a sample has no image.
     """
 
-    is_image = True
+    form = "image"
 
-    def __init__(self, sources: str | Iterable[str], *transforms: Transform, max_pixels: int = MAX_PIXELS) -> None:
-        self.sources = _sources(sources, "Image")
-        for transform in transforms:
-            if not isinstance(transform, Transform):
-                raise TypeError(
-                    f"Image: {transform!r} is not a transform of feedline (RandomResizedCrop, Resize, CenterCrop, "
-                    "RandomHorizontalFlip); apply others to the batch, on the GPU"
-                )
-        if not any(transform.fixes_size for transform in transforms):
-            raise ValueError(
-                "Image: the transforms do not fix the output size, and a batch needs one: add RandomResizedCrop(224), "
-                "CenterCrop(224) or Resize((224, 224))"
-            )
-        if not isinstance(max_pixels, int) or max_pixels < 1:
-            raise ValueError(f"Image: max_pixels must be an int of at least 1, got {max_pixels!r}")
+    def __init__(
+        self,
+        sources: str | Iterable[str],
+        *transforms: Transform,
+        max_pixels: int = MAX_PIXELS,
+        default: int = REQUIRED,
+    ) -> None:
+        self.sources = checked_sources(sources, "Image")
+        _check_transforms(transforms, "Image")
         self.transforms = transforms
-        self.max_pixels = max_pixels
+        self.max_pixels = checked_count(max_pixels, "max_pixels", "Image")
+        self.default = default
+
+    def _default_bytes(self) -> bytes:
+        return packed(self.default, "B", "default", "Image")
 
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON."""
@@ -241,19 +270,112 @@ class Image(Field):
         return f"Image({', '.join(map(repr, (list(self.sources), *self.transforms)))})"
 
 
+def _check_transforms(transforms: tuple[object, ...], owner: str) -> None:
+    for transform in transforms:
+        if not isinstance(transform, Transform):
+            raise TypeError(
+                f"{owner}: {transform!r} is not a transform of feedline (RandomResizedCrop, Resize, CenterCrop, "
+                "RandomHorizontalFlip); apply others to the batch, on the GPU"
+            )
+    if not any(isinstance(transform, Transform) and transform.fixes_size for transform in transforms):
+        raise ValueError(
+            f"{owner}: the transforms do not fix the output size, and a batch needs one: add RandomResizedCrop(224), "
+            "CenterCrop(224) or Resize((224, 224))"
+        )
+
+
+def checked_count(value: object, name: str, owner: str, most: int = 2**63 - 1) -> int:
+    """`value`, which must be an int of 1 to `most`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ValueError(f"{owner}: {name} must be an int of at least 1 and at most {most}, got {value!r}")
+    return value
+
+
+def packed(value: object, code: str, name: str, owner: str) -> bytes:
+    """`value` as one element, in this machine's byte order."""
+    try:
+        return struct.pack("=" + code, value)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"{owner}: {name}={value!r} is no element of the field: {error}") from None
+
+
+class Mask(Field):
+    """A mask of class numbers: ``dtype``, shape (N, height, width), in torch and in NumPy.
+
+    Palette indices and grey values are kept as they are stored (those of 1, 2 and 4 bits too, unscaled); what has colours
+    or is a JPEG is a bad sample. Resizing picks the nearest pixel, exactly as Pillow's ``Image.resize(size, NEAREST,
+    box)``; nothing is ever mixed. The same ``transforms`` as an image's draw the same boxes and flips; ``like`` says so in
+    one word, and checks that mask and image have one size.
+
+    Args:
+        sources: Names of shard members that hold it, without a leading dot; the first present wins.
+        transforms: Operations in order, as those of an image; leave them out with ``like``.
+        like: Name of the image field whose transforms and draws this mask shares.
+        dtype: ``"uint8"``, or ``"int32"``, which masks of 16 bits need.
+        fill: Class number of what CenterCrop adds around a mask that is smaller.
+        max_pixels: Masks of more pixels are refused from their header.
+        default: Class number of every pixel where a sample has no mask.
+    """
+
+    def __init__(
+        self,
+        sources: str | Iterable[str],
+        *transforms: Transform,
+        like: str | None = None,
+        dtype: str = "uint8",
+        fill: int = 0,
+        max_pixels: int = MAX_PIXELS,
+        default: int = REQUIRED,
+    ) -> None:
+        self.sources = checked_sources(sources, "Mask")
+        if like is None:
+            _check_transforms(transforms, "Mask")
+        elif transforms:
+            raise ValueError("Mask: like= takes the image's transforms: leave those of the mask out")
+        if dtype not in ("uint8", "int32"):
+            raise ValueError(f"Mask: dtype must be \"uint8\" or \"int32\", got {dtype!r}")
+        packed(fill, "B" if dtype == "uint8" else "H", "fill", "Mask")
+        self.transforms = transforms
+        self.like = like
+        self.dtype = dtype
+        self.fill = fill
+        self.max_pixels = checked_count(max_pixels, "max_pixels", "Mask")
+        self.default = default
+
+    def kind(self, layout: str) -> Any:
+        """What the sidecar is told to make of the bytes, as JSON."""
+        transforms = [transform.spec() for transform in self.transforms]
+        spec = {"transforms": transforms, "like": self.like, "dtype": self.dtype, "fill": self.fill}
+        return {"mask": {**spec, "max_pixels": self.max_pixels}}
+
+    def _default_bytes(self) -> bytes:
+        return packed(self.default, "B" if self.dtype == "uint8" else "i", "default", "Mask")
+
+    def __repr__(self) -> str:
+        rest = [f"like={self.like!r}"] if self.like else list(map(repr, self.transforms))
+        return f"Mask({', '.join((repr(list(self.sources)), *rest))})"
+
+
 class Int(Field):
     """An int64 a row, written in decimal, surrounding white space ignored; shape (N,).
 
     Args:
         sources: Names of shard members that hold it, without a leading dot; the first present wins.
+        default: The number of a row whose sample has none.
     """
 
-    def __init__(self, sources: str | Iterable[str]) -> None:
-        self.sources = _sources(sources, "Int")
+    def __init__(self, sources: str | Iterable[str], *, default: int = REQUIRED) -> None:
+        self.sources = checked_sources(sources, "Int")
+        self.default = default
 
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON."""
         return "int"
+
+    def _default_bytes(self) -> bytes:
+        if not isinstance(self.default, int) or isinstance(self.default, bool):
+            raise TypeError(f"Int: default must be an int, got {self.default!r}")
+        return str(self.default).encode()
 
     def __repr__(self) -> str:
         return f"Int({list(self.sources)!r})"
@@ -264,14 +386,21 @@ class Float(Field):
 
     Args:
         sources: Names of shard members that hold it, without a leading dot; the first present wins.
+        default: The number of a row whose sample has none.
     """
 
-    def __init__(self, sources: str | Iterable[str]) -> None:
-        self.sources = _sources(sources, "Float")
+    def __init__(self, sources: str | Iterable[str], *, default: float = REQUIRED) -> None:
+        self.sources = checked_sources(sources, "Float")
+        self.default = default
 
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON."""
         return "float"
+
+    def _default_bytes(self) -> bytes:
+        if not isinstance(self.default, int | float) or isinstance(self.default, bool):
+            raise TypeError(f"Float: default must be a number, got {self.default!r}")
+        return repr(float(self.default)).encode()
 
     def __repr__(self) -> str:
         return f"Float({list(self.sources)!r})"
@@ -288,10 +417,16 @@ def field_specs(fields: Mapping[str, Field], layout: str) -> list[dict[str, Any]
         if not isinstance(name, str) or not name:
             raise TypeError(f"fields: a name is a string, got {name!r}")
         if not isinstance(field, Field):
-            raise TypeError(f"fields[{name!r}] must be feedline.Image, Int or Float, got {field!r}")
-    return [
-        {"name": name, "sources": list(field.sources), "kind": field.kind(layout)} for name, field in fields.items()
-    ]
+            raise TypeError(
+                f"fields[{name!r}] must be feedline.Image, Mask, Int, Float, Text, Json, Bytes or Array, got {field!r}"
+            )
+    return [_field_spec(name, field, layout) for name, field in fields.items()]
+
+
+def _field_spec(name: str, field: Field, layout: str) -> dict[str, Any]:
+    spec = {"name": name, "sources": list(field.sources), "kind": field.kind(layout)}
+    default = field.default_bytes()
+    return spec if default is None else {**spec, "default": list(default)}
 
 
 #: Endings under which images are found where the user does not say.

@@ -35,8 +35,9 @@ class Loader:
         batch_size: Rows of a batch, per rank.
         shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own. The
             short word for ``order``.
-        fields: The tensors of a batch, in order: name to field. By default ``image``, a crop of 224 pixels (random with
-            flips where the order is random, else central after a resize to 256), and ``label``, the class in ``cls``.
+        fields: What a batch holds, in order: name to `Image`, `Mask`, `Int`, `Float`, `Text`, `Json`, `Bytes` or `Array`.
+            By default ``image``, a crop of 224 pixels (random with flips where the order is random, else central after a
+            resize to 256), and ``label``, the class in ``cls``.
         seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.
         tail: What becomes of samples that do not fill a global batch: ``"short"`` (the default: split over the ranks),
             ``"drop"`` (left out, as by ``drop_last=True``) or ``"pad"`` (filled with repeats, marked in ``batch.valid``).
@@ -214,7 +215,7 @@ class Loader:
             arguments.sample_weights(weights),
             arguments.one_of("zero_copy", zero_copy, ("auto", "strict", "copy")),
             arguments.timeout_seconds(timeout),
-            [field.is_image and layout == "NHWC" for field in fields.values()],
+            ["tensor" if field.form == "image" and layout == "NCHW" else field.form for field in fields.values()],
             left_out,
         )
         _native.check_spec(json.dumps(spec))

@@ -1,0 +1,210 @@
+//! A mask's bytes to its row: the geometry of an image's transforms, with class numbers that are picked, never mixed.
+//!
+//! Each output pixel takes the number of the source pixel under its middle, with the arithmetic of Pillow's
+//! `Image.resize(size, NEAREST, box)`, to the last bit: a sum of steps in double precision, rounded down.
+
+use super::layout::{Dtype, FieldLayout};
+use crate::augment::geometry::{self, Stage};
+use crate::augment::{Draw, ImageRecipe};
+use crate::decode::mask::MaskDecoder;
+use crate::error::{Error, FaultClass, Result, SampleFault};
+use crate::spec::{FieldKind, FieldSpec, ImageSpec, MaskSpec, PixelLayout, Transform};
+
+/// A checked [`MaskSpec`].
+#[derive(Debug)]
+pub struct MaskRecipe {
+    transforms: Vec<Transform>,
+    /// The image field that it follows.
+    like: Option<usize>,
+    height: u32,
+    width: u32,
+    dtype: Dtype,
+    fill: u16,
+    max_pixels: u64,
+}
+
+impl MaskRecipe {
+    /// Checks `spec`, that of field `name` among `fields`.
+    pub fn compile(spec: &MaskSpec, name: &str, fields: &[FieldSpec]) -> Result<Self> {
+        let refuse = |words: String| Error::config(format!("mask {name:?}: {words}"));
+        if !matches!(spec.dtype, Dtype::Uint8 | Dtype::Int32) {
+            return Err(refuse(format!("dtype is uint8 or int32, got {}", spec.dtype.name())));
+        }
+        if spec.dtype == Dtype::Uint8 && spec.fill > u8::MAX.into() {
+            return Err(refuse(format!("fill {} does not fit uint8: take dtype int32", spec.fill)));
+        }
+        let like = spec.like.as_ref().map(|like| {
+            let image = fields.iter().position(|field| field.name == *like).filter(|&place| is_image(&fields[place]));
+            image.ok_or_else(|| refuse(format!("like={like:?} names no image field of this job")))
+        });
+        let like = like.transpose()?;
+        let transforms = match like {
+            Some(_) if !spec.transforms.is_empty() => {
+                return Err(refuse("like= takes the image's transforms: leave those of the mask out".into()));
+            }
+            Some(place) => match &fields[place].kind {
+                FieldKind::Image(image) => &image.transforms,
+                _ => unreachable!("found as an image above"),
+            },
+            None => &spec.transforms,
+        };
+        let geometry =
+            ImageSpec { transforms: transforms.clone(), layout: PixelLayout::Nhwc, max_pixels: spec.max_pixels };
+        let (height, width) = ImageRecipe::compile(&geometry)?.output_size();
+        let (dtype, fill, max_pixels) = (spec.dtype, spec.fill, spec.max_pixels);
+        Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels })
+    }
+
+    /// What a row is in the slot.
+    pub fn layout(&self, name: &str) -> Result<FieldLayout> {
+        FieldLayout::new(name, self.dtype, [self.height, self.width])
+    }
+
+    /// The image field whose size a mask must have.
+    pub fn like(&self) -> Option<usize> {
+        self.like
+    }
+}
+
+fn is_image(field: &FieldSpec) -> bool {
+    matches!(field.kind, FieldKind::Image(_))
+}
+
+/// One worker's memory for masks.
+#[derive(Default)]
+pub struct MaskWorker {
+    decoder: MaskDecoder,
+    stages: Vec<Stage>,
+    columns: Vec<u32>,
+    planes: [Vec<u16>; 2],
+    row: Vec<u8>,
+}
+
+impl MaskWorker {
+    /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`; `image_size` is the (width, height) of
+    /// the image that the mask belongs to, where that is known. Returns the finished row.
+    pub fn run(
+        &mut self,
+        recipe: &MaskRecipe,
+        bytes: &[u8],
+        draw: Draw,
+        image_size: Option<(u32, u32)>,
+    ) -> Result<&[u8], SampleFault> {
+        let plane = self.decoder.decode(bytes, recipe.max_pixels)?;
+        if plane.is_wide && recipe.dtype == Dtype::Uint8 {
+            let words = "the mask has 16 bits a pixel, which uint8 cannot hold: take dtype int32";
+            return Err(SampleFault::new(FaultClass::Unsupported, words));
+        }
+        let size = (plane.width, plane.height);
+        if let Some((width, height)) = image_size.filter(|&image_size| image_size != size) {
+            let message = format!("the mask has {}x{} pixels, its image {width}x{height}", size.0, size.1);
+            return Err(SampleFault::new(FaultClass::Corrupt, message));
+        }
+        geometry::plan(&recipe.transforms, size, draw, recipe.max_pixels, &mut self.stages)?;
+        let [read, written] = &mut self.planes;
+        let (mut source, mut source_width) = (plane.numbers, plane.width);
+        for (index, stage) in self.stages.iter().enumerate() {
+            if index > 0 {
+                std::mem::swap(read, written);
+                source = read;
+            }
+            pick(source, source_width, stage, recipe.fill, &mut self.columns, written);
+            source_width = stage.window.width;
+        }
+        self.row.clear();
+        match recipe.dtype {
+            // Fits: 16-bit masks were refused above.
+            Dtype::Uint8 => self.row.extend(written.iter().map(|&number| number as u8)),
+            _ => written.iter().for_each(|&number| self.row.extend_from_slice(&i32::from(number).to_ne_bytes())),
+        }
+        Ok(&self.row)
+    }
+}
+
+/// Makes the output of one stage.
+fn pick(source: &[u16], source_width: u32, stage: &Stage, fill: u16, columns: &mut Vec<u32>, output: &mut Vec<u16>) {
+    let Stage { source: region, resized, window, visible, mirrored } = *stage;
+    output.clear();
+    output.resize(window.width as usize * window.height as usize, fill);
+    let Some(visible) = visible else { return };
+    // What is visible lies within the resized region.
+    let across = (visible.left as u32, visible.width);
+    let down = (visible.top as u32, visible.height);
+    columns.clear();
+    columns.extend(nearest(region.left, region.width, resized.0, across));
+    if mirrored {
+        columns.reverse();
+    }
+    let before = visible.left - window.left;
+    let after = i64::from(window.width) - before - i64::from(visible.width);
+    let left = if mirrored { after } else { before } as usize;
+    let top = (visible.top - window.top) as usize;
+    let rows = output.chunks_exact_mut(window.width as usize).skip(top);
+    for (y, row) in nearest(region.top, region.height, resized.1, down).zip(rows) {
+        let line = &source[y as usize * source_width as usize..][..source_width as usize];
+        for (&x, target) in columns.iter().zip(&mut row[left..]) {
+            *target = line[x as usize];
+        }
+    }
+}
+
+/// Of a length of `from` pixels at `start`, resized to `to`: the source pixels of outputs `first` .. `first + count`.
+/// Pillow adds the step up, pixel by pixel, and so must we.
+fn nearest(start: u32, from: u32, to: u32, (first, count): (u32, u32)) -> impl Iterator<Item = u32> {
+    let step = f64::from(from) / f64::from(to);
+    let mut place = f64::from(start) + step * 0.5;
+    for _ in 0..first {
+        place += step;
+    }
+    let last = start + from - 1;
+    (0..count).map(move |_| {
+        // Sums of rounded steps may end a hair past the last pixel.
+        let pixel = (place as u32).min(last);
+        place += step;
+        pixel
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::augment::geometry::Window;
+    use crate::decode::Region;
+
+    fn check(from: u32, to: u32, expected: &[u32]) {
+        let found: Vec<u32> = nearest(0, from, to, (0, to)).collect();
+        assert_eq!(found, expected, "{from} to {to}");
+        let shifted: Vec<u32> = nearest(7, from, to, (1, to - 1)).collect();
+        assert!(shifted.iter().zip(&expected[1..]).all(|(found, expected)| *found == expected + 7), "{shifted:?}");
+    }
+
+    #[test]
+    fn the_pixel_under_the_middle() {
+        check(4, 4, &[0, 1, 2, 3]);
+        check(4, 2, &[1, 3]);
+        check(2, 4, &[0, 0, 1, 1]);
+        check(5, 3, &[0, 2, 4]);
+        check(1, 3, &[0, 0, 0]);
+    }
+
+    #[test]
+    fn windows_are_cut_padded_and_mirrored() {
+        let source: Vec<u16> = (0..12).collect();
+        let mut stage = Stage {
+            source: Region::whole(4, 3),
+            resized: (4, 3),
+            window: Window { left: -1, top: 1, width: 3, height: 3 },
+            visible: Some(Window { left: 0, top: 1, width: 2, height: 2 }),
+            mirrored: false,
+        };
+        let mut output = Vec::new();
+        pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
+        assert_eq!(output, [99, 4, 5, 99, 8, 9, 99, 99, 99]);
+        stage.mirrored = true;
+        pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
+        assert_eq!(output, [5, 4, 99, 9, 8, 99, 99, 99, 99]);
+        stage.visible = None;
+        pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
+        assert_eq!(output, [99; 9]);
+    }
+}
