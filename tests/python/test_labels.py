@@ -38,5 +38,5 @@ def test_a_table_gives_labels_by_key(
         rows(labels=(table, "file"), shuffle=False)
     with pytest.raises(FileNotFoundError, match="labels="):
         rows(labels=tmp_path / "none.csv")
-    with pytest.raises(feedline.LoaderError, match="no column 'key'|no column \"key\""):
+    with pytest.raises(ValueError, match="no column 'key'|no column \"key\""):
         rows(labels=(table, "key"))
