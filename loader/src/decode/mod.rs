@@ -8,6 +8,7 @@
 
 pub mod jpeg;
 pub mod sniff;
+pub mod unwrap;
 pub mod whole;
 
 use crate::error::{FaultClass, Result, SampleFault};

@@ -11,8 +11,9 @@ use super::stream::StreamEvent;
 use super::{Stream, Waker};
 use crate::augment::Draw;
 use crate::batch::FieldWorker;
+use crate::decode::unwrap::Unwrapper;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
-use crate::shard::{Encoding, FieldBytes, Origin};
+use crate::shard::{FieldBytes, Origin};
 use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
 
@@ -25,6 +26,7 @@ pub(super) struct Worker {
     stages: Arc<StageState>,
     commands: Sender<Command>,
     waker: Arc<Waker>,
+    unwrapper: Unwrapper,
     fields: FieldWorker,
     /// Below this many queued rows a starved feeder is woken: one wake for many rows.
     low_water: u32,
@@ -45,7 +47,8 @@ impl Worker {
         waker: Arc<Waker>,
         queue_rows: u32,
     ) -> Result<Self> {
-        Ok(Self { queue, stages, commands, waker, fields: FieldWorker::new()?, low_water: queue_rows / 2 })
+        let (unwrapper, fields) = (Unwrapper::default(), FieldWorker::new()?);
+        Ok(Self { queue, stages, commands, waker, unwrapper, fields, low_water: queue_rows / 2 })
     }
 
     /// Works until the feeder has gone.
@@ -104,7 +107,7 @@ impl Worker {
         };
         for (field, (recipe, place)) in stream.fields().iter().zip(&*places).enumerate() {
             let fault = |offset, fault| FieldFault { field, offset, fault };
-            let Some(FieldBytes { origin, range, encoding: Encoding::Plain }) = *place else {
+            let Some(FieldBytes { origin, range, encoding }) = *place else {
                 return Err(fault(0, self.missing(stream, field)));
             };
             if let Some(found) = &work.fault {
@@ -115,6 +118,7 @@ impl Worker {
                 Origin::File => work.parts.bytes(range).expect("the feeder read what the selector selects"),
                 Origin::Index => stream.dataset().stored(work.sample, range),
             };
+            let bytes = self.unwrapper.unwrap(encoding, bytes).map_err(|found| fault(range.offset, found))?;
             self.fields
                 .run(recipe, bytes, draw, |row| batch.slot.store(field, work.row, row))
                 .map_err(|found| fault(range.offset, found))?;
@@ -134,6 +138,10 @@ impl Worker {
     fn handle_fault(&mut self, work: RowWork, found: FieldFault) {
         let batch = work.batch.clone();
         let stream = &batch.stream;
+        // What was read over a writer's shoulder says nothing about the sample.
+        if let Err(error) = stream.dataset().check_snapshots() {
+            return stream.fail(error);
+        }
         let (shard, _) = stream.dataset().locate(work.sample);
         let report = FaultReport {
             class: found.fault.class,

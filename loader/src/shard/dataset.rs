@@ -11,6 +11,8 @@ use super::cache::Cache;
 use super::findings::Finding;
 use super::identity::FileState;
 use super::index::{self, ShardIndex};
+use super::kind::ShardKind;
+use super::lmdb::{self, Snapshot};
 use super::pattern;
 use super::place::ByteRange;
 use super::selector::FieldSelector;
@@ -56,6 +58,8 @@ pub struct FileNumber {
 struct Shard {
     path: PathBuf,
     index: ShardIndex,
+    /// What keeps a database as it was indexed.
+    snapshot: Option<Snapshot>,
 }
 
 /// All samples of a list of shards: shard by shard, in the order of the members.
@@ -67,13 +71,18 @@ pub struct Dataset {
     sample_count: u64,
     key_bytes_max: u32,
     notices: Vec<String>,
+    /// After the last database that no lock keeps; 0 where there is none.
+    watched_end: usize,
 }
 
 impl Dataset {
     /// Opens the index of each shard, or makes it where there is none or the shard has changed. `progress` is called
     /// from several threads.
     pub fn open(shards: &[PathBuf], options: &IndexOptions, progress: &(dyn Fn(IndexProgress) + Sync)) -> Result<Self> {
-        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|source| Error::io("find", path, source));
+        let absolute = |path: &PathBuf| {
+            let path = std::path::absolute(path).map_err(|source| Error::io("find", path, source))?;
+            Ok(lmdb::data_file(&path))
+        };
         let paths = shards.iter().map(absolute).collect::<Result<Vec<_>>>()?;
         if paths.is_empty() {
             return Err(Error::config("a dataset needs at least one shard"));
@@ -89,17 +98,23 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>) -> Self {
+    fn join(paths: Vec<PathBuf>, indexes: Vec<(ShardIndex, Option<Snapshot>)>) -> Self {
         let mut sample_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
-        for index in &indexes {
+        for (index, _) in &indexes {
             first_samples.push(sample_count);
             sample_count += u64::from(index.sample_count());
         }
-        let key_bytes_max = indexes.iter().map(ShardIndex::key_bytes_max).max().unwrap_or(0);
-        let shards = paths.into_iter().zip(indexes).map(|(path, index)| Shard { path, index }).collect();
-        let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new() };
+        let key_bytes_max = indexes.iter().map(|(index, _)| index.key_bytes_max()).max().unwrap_or(0);
+        let shards = paths.into_iter().zip(indexes);
+        let shards = shards.map(|(path, (index, snapshot))| Shard { path, index, snapshot }).collect();
+        let is_watched = |shard: &Shard| shard.snapshot.as_ref().is_some_and(Snapshot::is_watched);
+        let shards: Vec<Shard> = shards;
+        let watched_end = shards.iter().rposition(is_watched).map_or(0, |last| last + 1);
+        let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new(), watched_end };
         dataset.notices = dataset.findings();
+        dataset.notices.extend(dataset.shards.iter().filter_map(|shard| shard.snapshot.as_ref()?.notice()));
+        dataset.notices.extend(dataset.notes());
         dataset.notices.extend(dataset.repeated_shards());
         dataset
     }
@@ -152,8 +167,9 @@ impl Dataset {
 
     /// Whether each shard is still as it was indexed, as far as `stat` can tell.
     pub fn is_current(&self) -> bool {
-        let is_current = |shard: &Shard| {
-            fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state)
+        let is_current = |shard: &Shard| match &shard.snapshot {
+            Some(snapshot) => snapshot.is_newest(),
+            None => fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state),
         };
         self.shards.iter().all(is_current)
     }
@@ -175,7 +191,10 @@ impl Dataset {
 
     /// Checks that an opened shard, which has `metadata`, is the one that was indexed.
     pub fn check_file(&self, shard: u32, metadata: &Metadata) -> Result<()> {
-        let Shard { path, index } = &self.shards[shard as usize];
+        let Shard { path, index, snapshot } = &self.shards[shard as usize];
+        if let Some(snapshot) = snapshot {
+            return snapshot.check_file(metadata);
+        }
         let (indexed, found) = (index.identity.state, FileState::of(metadata));
         if indexed.same_contents(&found) {
             return Ok(());
@@ -188,6 +207,12 @@ impl Dataset {
                 indexed.inode, indexed.bytes, found.inode, found.bytes
             ),
         ))
+    }
+
+    /// Makes sure that nothing was overwritten of the databases that no lock keeps: to be asked after the reads, before
+    /// what was read is used.
+    pub fn check_snapshots(&self) -> Result<()> {
+        self.shards.iter().take(self.watched_end).filter_map(|shard| shard.snapshot.as_ref()).try_for_each(Snapshot::check)
     }
 
     /// Prepares the look-up of fields: for each, the names that can supply it, the first present winning. A name may
@@ -210,7 +235,7 @@ impl Dataset {
             example: &'a str,
         }
         let mut sums = BTreeMap::<Finding, Sum<'_>>::new();
-        for Shard { path, index } in &self.shards {
+        for Shard { path, index, .. } in &self.shards {
             for found in index.meta.findings.iter().filter(|found| found.finding.is_notable()) {
                 let first = Sum { count: 0, shards: 0, path, offset: found.offset, example: &found.example };
                 let sum = sums.entry(found.finding).or_insert(first);
@@ -225,6 +250,22 @@ impl Dataset {
             format!("{what}: {count}, in {shards} of {total} shards; the first: {path}, byte {offset}{comma}{example}")
         };
         sums.into_iter().map(line).collect()
+    }
+
+    /// How shards were understood: one line for all that were alike.
+    fn notes(&self) -> Vec<String> {
+        let mut alike = BTreeMap::<&str, (usize, &Path)>::new();
+        for Shard { path, index, .. } in &self.shards {
+            for note in &index.meta.notes {
+                alike.entry(note).or_insert((0, path)).0 += 1;
+            }
+        }
+        let total = self.shards.len();
+        let line = |(note, (count, path)): (&str, (usize, &Path))| match total {
+            1 => format!("{}: {note}", path.display()),
+            _ => format!("{note}: {count} of {total} shards; the first: {}", path.display()),
+        };
+        alike.into_iter().map(line).collect()
     }
 
     fn repeated_shards(&self) -> Option<String> {
@@ -255,8 +296,8 @@ fn open_all(
     options: &IndexOptions,
     cache: &Cache,
     progress: &(dyn Fn(IndexProgress) + Sync),
-) -> Result<Vec<ShardIndex>> {
-    let slots: Vec<OnceLock<Result<ShardIndex>>> = paths.iter().map(|_| OnceLock::new()).collect();
+) -> Result<Vec<(ShardIndex, Option<Snapshot>)>> {
+    let slots: Vec<OnceLock<Result<(ShardIndex, Option<Snapshot>)>>> = paths.iter().map(|_| OnceLock::new()).collect();
     let (next, shards_done, samples) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let stop = AtomicBool::new(false);
     let report = |shards_done| {
@@ -273,7 +314,7 @@ fn open_all(
                 counted = found;
                 report(shards_done.load(Ordering::Relaxed));
             });
-            if let Ok(index) = &index {
+            if let Ok((index, _)) = &index {
                 samples.fetch_add(u64::from(index.sample_count()) - counted, Ordering::Relaxed);
             }
             stop.fetch_or(index.is_err(), Ordering::Relaxed);
@@ -292,10 +333,14 @@ fn open_all(
     slots.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-fn open_one(path: &Path, rules: &DatasetRules, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<ShardIndex> {
+fn open_one(path: &Path, rules: &DatasetRules, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<(ShardIndex, Option<Snapshot>)> {
+    let is_database = ShardKind::of(path)? == ShardKind::Lmdb;
+    let snapshot = is_database.then(|| Snapshot::open(path)).transpose()?;
     let (file, state) = index::open_shard(path)?;
-    match cache.load(path, &file, state) {
-        Some(index) => Ok(index),
-        None => cache.keep(path, index::build(path, &file, state, rules, report)?),
-    }
+    let id = snapshot.as_ref().map(Snapshot::id);
+    let index = match cache.load(path, &file, state).filter(|index| index.meta.snapshot == id) {
+        Some(index) => index,
+        None => cache.keep(path, index::build(path, &file, state, snapshot.as_ref(), rules, report)?)?,
+    };
+    Ok((index, snapshot))
 }

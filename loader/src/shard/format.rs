@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::findings::FindingCount;
 use super::identity::{FileState, Identity};
+use super::lmdb::SnapshotId;
 use super::place::{ByteRange, Origin};
 use super::table::{FieldCount, Table};
 
@@ -41,6 +42,12 @@ pub(super) struct Meta {
     /// Where ranges of files may end, where that is not the shard's own length.
     #[serde(default)]
     pub(super) file_bytes_max: Option<u64>,
+    /// The snapshot of a database that the index was made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<SnapshotId>,
+    /// What users should know of how the shard was understood.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
 }
 
 /// Where the columns are in checked bytes.
@@ -65,6 +72,8 @@ pub(super) fn encode(table: &Table, identity: &Identity, findings: Vec<FindingCo
         schemas: table.schemas.clone(),
         findings,
         file_bytes_max: table.file_bytes_max,
+        snapshot: table.snapshot,
+        notes: table.notes.clone(),
     };
     let meta = serde_json::to_vec(&meta).expect("numbers and text have a JSON form");
     let mut bytes = MAGIC.to_vec();

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::format::{self, Columns, Meta};
 use super::identity::{FileState, Identity};
 use super::kind::ShardKind;
+use super::lmdb::{self, Snapshot};
 use super::place::{ByteRange, Origin};
 use super::table::Table;
 use super::walk::Walk;
@@ -100,13 +101,17 @@ pub(super) fn build(
     path: &Path,
     file: &File,
     state: FileState,
-    _rules: &DatasetRules,
+    snapshot: Option<&Snapshot>,
+    rules: &DatasetRules,
     report: &mut dyn FnMut(u64),
 ) -> Result<Vec<u8>> {
     match ShardKind::of(path)? {
         // The walk names the compression.
         ShardKind::Tar | ShardKind::CompressedTar(_) => build_tar(path, file, state, report),
-        ShardKind::Lmdb => Err(Error::shard(path, 0, "this is an LMDB database, which cannot be read yet")),
+        ShardKind::Lmdb => match snapshot {
+            Some(snapshot) => lmdb::build(path, snapshot, state, rules, report),
+            None => Err(Error::shard(path, 0, "a database was put here while the dataset was opened; open it again")),
+        },
         ShardKind::Tree => Err(Error::config(format!("{} is a folder: name its shards", path.display()))),
     }
 }

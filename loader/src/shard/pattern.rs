@@ -171,6 +171,7 @@ pub(super) fn check_files(paths: &[PathBuf]) -> Result<()> {
     for path in paths {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => {}
+            Ok(metadata) if metadata.is_dir() && path.join("data.mdb").is_file() => {}
             Ok(metadata) if metadata.is_dir() => {
                 return Err(Error::config(format!(
                     "{} is a folder: name its shards, such as {0}/*.tar",

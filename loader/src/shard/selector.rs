@@ -71,7 +71,7 @@ impl FieldSelector {
 /// The place of the first source that matches; among several names that match one pattern, the least.
 fn find(asked: &[String], fields: &[&FieldCount]) -> Member {
     let find = |source: &String| {
-        let matching = (0..).zip(fields).filter(|(_, field)| matches(source, &field.name));
+        let matching = (0..).zip(fields).filter(|(_, field)| names(field).any(|name| matches(source, name)));
         matching.min_by_key(|(_, field)| &field.name).map(|(place, field)| Member { place, encoding: field.encoding })
     };
     asked.iter().find_map(find).unwrap_or(ABSENT)
@@ -82,11 +82,18 @@ fn matches(source: &str, field: &str) -> bool {
     source == field || glob::is_pattern(source) && glob::matches(source, field)
 }
 
+/// All names that a field goes by.
+fn names(field: &FieldCount) -> impl Iterator<Item = &str> {
+    std::iter::once(&field.name).chain(&field.aliases).map(String::as_str)
+}
+
 fn found_fields(dataset: &Dataset) -> BTreeMap<&str, u64> {
     let mut found = BTreeMap::new();
     for shard in 0..dataset.shard_count() {
         for field in &dataset.index(shard).meta.fields {
-            *found.entry(field.name.as_str()).or_default() += field.samples;
+            for name in names(field) {
+                *found.entry(name).or_default() += field.samples;
+            }
         }
     }
     found

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::findings::{Finding, Findings};
+use super::lmdb::SnapshotId;
 use super::name;
 use super::place::Encoding;
 use super::walk::Member;
@@ -27,6 +28,9 @@ pub struct FieldCount {
     /// What they are wrapped in.
     #[serde(default)]
     pub encoding: Encoding,
+    /// Other names that it goes by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
 }
 
 /// The columns. A schema is a list of fields in the order of the members; nearly every shard has one.
@@ -45,6 +49,10 @@ pub(super) struct Table {
     pub(super) stored: Vec<u8>,
     /// Where ranges of files may end, where that is not the shard's own length.
     pub(super) file_bytes_max: Option<u64>,
+    /// The snapshot of a database that it was made of.
+    pub(super) snapshot: Option<SnapshotId>,
+    /// What users should know of how the shard was understood.
+    pub(super) notes: Vec<String>,
     pub(super) fields: Vec<FieldCount>,
     pub(super) schemas: Vec<Vec<u32>>,
     field_numbers: HashMap<String, u32>,
@@ -141,6 +149,7 @@ impl Table {
                     bytes: 0,
                     bytes_max: 0,
                     encoding: Encoding::Plain,
+                    aliases: Vec::new(),
                 });
                 self.field_numbers.insert(field.to_owned(), number);
                 number
@@ -150,5 +159,42 @@ impl Table {
             findings.add(Finding::OddField, member.header_offset, || member.name.clone());
         }
         number
+    }
+}
+
+/// Samples that are found whole: records of a database.
+impl Table {
+    /// The number of the field `name`, which is new or was declared before.
+    pub(super) fn declare(&mut self, name: &str, aliases: &[&str], encoding: Encoding) -> u32 {
+        if let Some(number) = self.field_numbers.get(name) {
+            return *number;
+        }
+        let number = u32::try_from(self.fields.len()).expect("no more fields than members");
+        let aliases = aliases.iter().map(|&alias| alias.to_owned()).collect();
+        let name = name.to_owned();
+        self.field_numbers.insert(name.clone(), number);
+        self.fields.push(FieldCount { name, samples: 0, empty: 0, bytes: 0, bytes_max: 0, encoding, aliases });
+        number
+    }
+
+    /// Adds the sample `key` of the shard at `path` with its members: field, offset, length.
+    pub(super) fn push_sample(
+        &mut self,
+        path: &Path,
+        key: &str,
+        members: impl Iterator<Item = (u32, u64, u32)>,
+    ) -> Result<()> {
+        for (field, offset, len) in members {
+            let count = &mut self.fields[field as usize];
+            count.samples += 1;
+            count.empty += u64::from(len == 0);
+            count.bytes += u64::from(len);
+            count.bytes_max = count.bytes_max.max(len);
+            self.open_fields.push(field);
+            self.member_offsets.push(offset);
+            self.member_lens.push(len);
+        }
+        self.open_key.push_str(key);
+        self.close(path)
     }
 }
