@@ -107,9 +107,8 @@ impl Dataset {
         }
         let key_bytes_max = indexes.iter().map(|(index, _)| index.key_bytes_max()).max().unwrap_or(0);
         let shards = paths.into_iter().zip(indexes);
-        let shards = shards.map(|(path, (index, snapshot))| Shard { path, index, snapshot }).collect();
+        let shards: Vec<Shard> = shards.map(|(path, (index, snapshot))| Shard { path, index, snapshot }).collect();
         let is_watched = |shard: &Shard| shard.snapshot.as_ref().is_some_and(Snapshot::is_watched);
-        let shards: Vec<Shard> = shards;
         let watched_end = shards.iter().rposition(is_watched).map_or(0, |last| last + 1);
         let mut dataset = Self { shards, first_samples, sample_count, key_bytes_max, notices: Vec::new(), watched_end };
         dataset.notices = dataset.findings();

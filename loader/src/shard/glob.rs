@@ -93,8 +93,8 @@ pub(super) fn files(pattern: &Path) -> io::Result<Vec<PathBuf>> {
             None => found.iter_mut().for_each(|path| path.push(component)),
         }
     }
-    // Folders are not shards, and names that end without a wildcard were not looked at yet.
-    found.retain(|path| path.is_file());
+    // Folders are not shards, unless they are databases, and names that end without a wildcard were not looked at yet.
+    found.retain(|path| path.is_file() || path.join("data.mdb").is_file());
     found.sort_unstable();
     Ok(found)
 }

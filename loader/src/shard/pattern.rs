@@ -46,6 +46,13 @@ fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
     expand_braces(pattern, &mut texts).map_err(|reason| Error::config(format!("{pattern}: {reason}")))?;
     for text in texts {
         let path = absolute(&text)?;
+        if path.is_dir() && !path.join("data.mdb").exists() {
+            let databases = databases_in(&path).map_err(|source| Error::io("list", &path, source))?;
+            if !databases.is_empty() {
+                shards.extend(databases);
+                continue;
+            }
+        }
         if !glob::is_pattern(&text) || path.is_file() {
             shards.push(path);
             continue;
@@ -57,6 +64,20 @@ fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
         shards.extend(found);
     }
     Ok(())
+}
+
+/// The databases right below a folder; none in hidden folders, such as `.ipynb_checkpoints`.
+fn databases_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut databases = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !is_hidden && entry.file_type()?.is_dir() && entry.path().join("data.mdb").is_file() {
+            databases.push(entry.path());
+        }
+    }
+    databases.sort_unstable();
+    Ok(databases)
 }
 
 /// Appends every text that `pattern` stands for, the leftmost brace varying slowest.

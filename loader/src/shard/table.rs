@@ -195,6 +195,9 @@ impl Table {
             self.member_lens.push(len);
         }
         self.open_key.push_str(key);
-        self.close(path)
+        self.close(path)?;
+        // A database has each key once.
+        self.closed_keys.clear();
+        Ok(())
     }
 }

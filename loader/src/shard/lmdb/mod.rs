@@ -18,7 +18,7 @@ use std::path::Path;
 use super::findings::{Finding, Findings};
 use super::format;
 use super::identity::{FileState, Identity};
-use super::table::Table;
+use super::table::{FieldCount, Table};
 use crate::error::{Error, Result};
 use crate::spec::DatasetRules;
 
@@ -113,7 +113,8 @@ pub(super) fn build(
     report(table.sample_count());
     table.snapshot = Some(snapshot.id());
     table.file_bytes_max = Some(file_bytes);
-    let fields: Vec<String> = table.fields.iter().map(|field| [&[field.name.clone()], &field.aliases[..]].concat().join(" = ")).collect();
+    let names = |field: &FieldCount| [std::slice::from_ref(&field.name), &field.aliases].concat().join(" = ");
+    let fields: Vec<String> = table.fields.iter().map(names).collect();
     table.notes.push(format!(
         "LMDB{which} read with profile=\"{}\" ({}), {order}; fields: {}",
         found.profile.name(),
