@@ -13,7 +13,9 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +127,9 @@ def test_text_recognition_bad_image(load, tmp_path) -> None:
     pairs[1] = (pairs[1][0], bytes(range(10)))
     pairs += [(b"label-%09d" % number, b"7") for number in range(1, 4)] + [(b"num-samples", b"3")]
     loader = load(str(write(tmp_path / "d", pairs)), fields=PAIR, shuffle=False, on_error="replace", error_budget=0.5)
-    faults = [fault for batch in loader for fault in batch.report]
-    assert [(fault.key, fault.fault_class) for fault in faults] == [("000000002", "corrupt")]
+    # Of three samples, its substitute may be itself.
+    faults = {(fault.key, fault.fault_class) for batch in loader for fault in batch.report}
+    assert faults == {("000000002", "corrupt")}
 
 
 def test_super_resolution(epoch, tmp_path, caplog) -> None:
@@ -237,7 +240,7 @@ def test_databases_inside(epoch, load, tmp_path, caplog) -> None:
     with pytest.raises(ValueError, match="choose one with database=: first, second"):
         len(load(str(path), fields=IMAGE))
     assert [key for key, _, _ in epoch(path, database="second")] == ["b", "c"]
-    with pytest.raises(ValueError, match="no database 'third'|no database \"third\""):
+    with pytest.raises(ValueError, match="no database \"third\""):
         len(load(str(path), fields=IMAGE, database="third"))
     write(path, [(b"own", made[3])])
     assert [key for key, _, _ in epoch(path)] == ["own"]
@@ -361,22 +364,20 @@ def test_a_locked_snapshot_stays_exact(load, tmp_path, caplog) -> None:
     assert "without a lock" not in told(caplog)
 
 
-def test_a_change_without_a_lock_ends_the_stream(load, serve, tmp_path) -> None:
+def test_a_change_without_a_lock_ends_the_stream(load, tmp_path) -> None:
     path = write(tmp_path / "d", [(key, value.lstrip()) for key, value in digits(4_000, 0)])
-    _allow_all(tmp_path)
     (path / "lock.mdb").unlink()
     path.chmod(0o555)
     (path / "data.mdb").chmod(0o444)
-    with _nobody(tmp_path) as socket:
+    with tempfile.TemporaryDirectory() as place, _foreign_sidecar(path, Path(place)) as socket:
         loader = load(str(path), fields=VALUES, shuffle=False, batch_size=2, slots=4, sidecar=socket)
         batches = iter(loader)
         assert next(batches)["value"].tolist() == [0, 1]
         assert any("read without a lock, because its lock file may not be written" in notice for notice in _notices(loader))
-        path.chmod(0o755)
-        (path / "data.mdb").chmod(0o644)
         writer = Writer(path, lock=False)
         writer.commit(1)
-        with pytest.raises(feedline.LoaderError, match=r"changed while it was read: transaction \d+ was opened, now there is \d+"):
+        words = r"changed while it was read: transaction \d+ was opened, now there is \d+"
+        with pytest.raises(feedline.LoaderError, match=words):
             for _ in batches:
                 pass
         writer.close()
@@ -386,40 +387,29 @@ def _notices(loader: feedline.Loader) -> list[str]:
     return loader._known()["notices"]
 
 
-def _allow_all(folder: Path) -> None:
-    """Lets other users through to `folder`, which pytest keeps to one."""
-    while folder != folder.parent and not folder.stat().st_mode & 0o005 == 0o005:
-        folder.chmod(0o755)
-        folder = folder.parent
+def _without_rights(folder: Path) -> list[str]:
+    """Starts a program that may write only what it owns; `folder` becomes another user's."""
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0 or setpriv is None:
+        pytest.skip("needs root, who gives files away, and setpriv")
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, 65534, 65534)
+    return [setpriv, "--bounding-set=-dac_override,-dac_read_search,-fowner,-chown", "--inh-caps=-all", "--"]
 
 
-class _nobody:
-    """A sidecar of another user, where this one may make it so."""
-
-    def __init__(self, folder: Path) -> None:
-        if os.geteuid() != 0:
-            pytest.skip("only root can start a sidecar as another user")
-        self.folder = folder / "nobody"
-
-    def __enter__(self) -> str:
-        self.folder.mkdir()
-        os.chown(self.folder, 65534, 65534)
-        socket = str(self.folder / "s")
-        command = [sys.executable, "-m", "feedline", "serve", "--json", "--socket", socket, "--workers", "1"]
-        environment = {**os.environ, "FEEDLINE_CACHE": str(self.folder / "cache"), "HOME": str(self.folder)}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, user=65534, group=65534,
-            extra_groups=[], cwd="/",
-        )  # fmt: skip
-        assert self.process.stdout is not None and self.process.stderr is not None
-        if not self.process.stdout.readline():
-            pytest.skip(f"another user cannot start the sidecar: {self.process.stderr.read().decode()[-300:]}")
-        os.chmod(socket, 0o666)
-        return socket
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+@contextmanager
+def _foreign_sidecar(folder: Path, place: Path) -> Iterator[str]:
+    """A sidecar that may not write the database in `folder`."""
+    socket = str(place / "s")
+    command = [*_without_rights(folder), sys.executable, "-m", "feedline", "serve", "--json", "--socket", socket, "--workers", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "FEEDLINE_CACHE": str(place / "cache")})
+    assert process.stdout is not None
+    assert process.stdout.readline(), "the sidecar starts"
+    try:
+        yield socket
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_small_address_space(tmp_path) -> None:

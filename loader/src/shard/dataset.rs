@@ -168,7 +168,9 @@ impl Dataset {
     pub fn is_current(&self) -> bool {
         let is_current = |shard: &Shard| match &shard.snapshot {
             Some(snapshot) => snapshot.is_newest(),
-            None => fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state),
+            None => {
+                fs::metadata(&shard.path).is_ok_and(|metadata| FileState::of(&metadata) == shard.index.identity.state)
+            }
         };
         self.shards.iter().all(is_current)
     }
@@ -211,7 +213,11 @@ impl Dataset {
     /// Makes sure that nothing was overwritten of the databases that no lock keeps: to be asked after the reads, before
     /// what was read is used.
     pub fn check_snapshots(&self) -> Result<()> {
-        self.shards.iter().take(self.watched_end).filter_map(|shard| shard.snapshot.as_ref()).try_for_each(Snapshot::check)
+        self.shards
+            .iter()
+            .take(self.watched_end)
+            .filter_map(|shard| shard.snapshot.as_ref())
+            .try_for_each(Snapshot::check)
     }
 
     /// Prepares the look-up of fields: for each, the names that can supply it, the first present winning. A name may
@@ -332,7 +338,12 @@ fn open_all(
     slots.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-fn open_one(path: &Path, rules: &DatasetRules, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<(ShardIndex, Option<Snapshot>)> {
+fn open_one(
+    path: &Path,
+    rules: &DatasetRules,
+    cache: &Cache,
+    report: &mut dyn FnMut(u64),
+) -> Result<(ShardIndex, Option<Snapshot>)> {
     let is_database = ShardKind::of(path)? == ShardKind::Lmdb;
     let snapshot = is_database.then(|| Snapshot::open(path)).transpose()?;
     let (file, state) = index::open_shard(path)?;

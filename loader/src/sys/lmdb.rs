@@ -68,7 +68,9 @@ impl Environment {
         let folder_flag = if place == Place::File { raw::MDB_NOSUBDIR } else { 0 };
         let flags = raw::MDB_RDONLY | raw::MDB_NOTLS | raw::MDB_NORDAHEAD | folder_flag;
         // SAFETY: the handle is live, the path ends with a zero byte.
-        check(unsafe { raw::mdb_env_open(env.as_ptr(), path.as_ptr(), flags as c_uint, lock_mode as raw::mdb_mode_t) })?;
+        check(unsafe {
+            raw::mdb_env_open(env.as_ptr(), path.as_ptr(), flags as c_uint, lock_mode as raw::mdb_mode_t)
+        })?;
         environment.clear_dead_readers()?;
         Ok(environment)
     }

@@ -99,7 +99,9 @@ impl<'a> Datum<'a> {
         let magic = match channels {
             1 => "P5",
             3 => "P6",
-            _ => return fault(FaultClass::Unsupported, format!("a raw Datum of {channels} channels: 1 or 3 are taken")),
+            _ => {
+                return fault(FaultClass::Unsupported, format!("a raw Datum of {channels} channels: 1 or 3 are taken"));
+            }
         };
         write!(scratch, "{magic}\n{width} {height}\n255\n").expect("memory takes what is written");
         if channels == 1 {

@@ -119,7 +119,9 @@ fn wrong(wanted: &str, found: Wrapper, bytes: &[u8]) -> SampleFault {
         Wrapper::Image => "; if all are so, open it with profile=\"plain\"",
         Wrapper::Pickle | Wrapper::Msgpack => "; if all are so, open it with profile=\"folder\"",
         Wrapper::Datum => "; if all are so, open it with profile=\"datum\"",
-        Wrapper::Arrow => ", which no pyarrow since 14 reads: write the values again, as images or pickled (bytes, int)",
+        Wrapper::Arrow => {
+            ", which no pyarrow since 14 reads: write the values again, as images or pickled (bytes, int)"
+        }
         Wrapper::Unknown => "",
     };
     if bytes.is_empty() {

@@ -11,7 +11,10 @@ pub fn element(bytes: &[u8], element: usize) -> Result<Value, SampleFault> {
         return Err(SampleFault::new(FaultClass::WrongWrapper, "a value of msgpack that is no array"));
     }
     if element as u64 >= items {
-        return Err(SampleFault::new(FaultClass::MissingField, format!("an array of {items} elements, none is {element}")));
+        return Err(SampleFault::new(
+            FaultClass::MissingField,
+            format!("an array of {items} elements, none is {element}"),
+        ));
     }
     for _ in 0..element {
         reader.skip()?;
@@ -79,7 +82,9 @@ impl Reader<'_> {
                 self.extension(len)
             }
             0xd4..=0xd8 => self.extension(1 << (tag - 0xd4)),
-            0xc1 => Err(SampleFault::new(FaultClass::Corrupt, format!("msgpack: byte {}: 0xc1 is never used", self.at - 1))),
+            0xc1 => {
+                Err(SampleFault::new(FaultClass::Corrupt, format!("msgpack: byte {}: 0xc1 is never used", self.at - 1)))
+            }
         }
     }
 
@@ -103,7 +108,8 @@ impl Reader<'_> {
         let start = self.at;
         let end = usize::try_from(len).ok().and_then(|len| start.checked_add(len));
         let Some((end, taken)) = end.and_then(|end| Some((end, self.bytes.get(start..end)?))) else {
-            let message = format!("msgpack: {len} bytes wanted at byte {start}, {} are there", self.bytes.len() - start);
+            let message =
+                format!("msgpack: {len} bytes wanted at byte {start}, {} are there", self.bytes.len() - start);
             return Err(SampleFault::new(FaultClass::Truncated, message));
         };
         self.at = end;

@@ -79,14 +79,6 @@ impl PickleReader {
         plain(node.item)
     }
 
-    /// The length of the list or tuple that was read last as `value`, or 1 for any other value.
-    pub fn len_of(&self, value: Value) -> usize {
-        match value {
-            Value::Container(_, chain) => self.chains.get(chain as usize).map_or(0, |chain| chain.len as usize),
-            _ => 1,
-        }
-    }
-
     /// Reads one pickle, to its end.
     pub fn value(&mut self, bytes: &[u8]) -> Result<Value, SampleFault> {
         self.stack.clear();
@@ -295,7 +287,9 @@ impl PickleReader {
             (Item::BytesClass, 0) => Some(Value::Bytes { start: 0, len: 0 }),
             (Item::Encode, 2) if input.item_text(self.nodes[last as usize].item) == b"latin1" => {
                 match self.nodes[first as usize].item {
-                    Item::Value(Value::Bytes { start, len }) => Some(Value::Coded { start, len, coding: Coding::Latin1 }),
+                    Item::Value(Value::Bytes { start, len }) => {
+                        Some(Value::Coded { start, len, coding: Coding::Latin1 })
+                    }
                     Item::Value(Value::Coded { start, len, coding: Coding::RawUnicode }) => {
                         Some(Value::Coded { start, len, coding: Coding::RawLatin1 })
                     }
@@ -395,7 +389,8 @@ impl<'a> Input<'a> {
     fn index_line(&mut self) -> Result<u64, SampleFault> {
         let (start, len) = self.line()?;
         let text = std::str::from_utf8(&self.bytes[start..start + len]).ok();
-        text.and_then(|text| text.trim().parse().ok()).ok_or_else(|| corrupt(start, "a place of the memo that is no number"))
+        text.and_then(|text| text.trim().parse().ok())
+            .ok_or_else(|| corrupt(start, "a place of the memo that is no number"))
     }
 
     fn text(&self, (start, len): (usize, usize)) -> &'a [u8] {

@@ -134,7 +134,9 @@ fn decode(coded: &[u8], coding: Coding, out: &mut Vec<u8>) -> Result<(), SampleF
                     [byte @ (b'\\' | b'\'' | b'"'), ..] => (Some(*byte), 1),
                     _ => (None, 0),
                 };
-                out.push(byte.ok_or_else(|| corrupt("a string in a pickle with an escape that Python does not write"))?);
+                out.push(
+                    byte.ok_or_else(|| corrupt("a string in a pickle with an escape that Python does not write"))?,
+                );
                 rest = &rest[used..];
             }
         }

@@ -93,7 +93,9 @@ pub(crate) fn parse_meta(page: &[u8], file_bytes: u64) -> Result<Meta, String> {
     let quad = |at: usize| u32::from_ne_bytes(page[at..at + 4].try_into().expect("4 bytes"));
     let magic = quad(PAGE_HEAD_BYTES);
     if magic == MAGIC.swap_bytes() {
-        return Err("it was written by a machine of the other byte order: copy it there with mdb_dump, load it here".into());
+        return Err(
+            "it was written by a machine of the other byte order: copy it there with mdb_dump, load it here".into()
+        );
     }
     if magic != MAGIC && quad(12) == MAGIC {
         return Err("it was written by a 32-bit program: copy it there with mdb_dump, load it here".into());
@@ -147,7 +149,8 @@ pub(crate) fn read_metas<S: ReadAt + ?Sized>(source: &S, file_bytes: u64) -> io:
         Err(reason) => return Ok(Err(format!("meta page 1: {reason}"))),
     };
     if first.page_bytes != second.page_bytes {
-        let reason = format!("page sizes of {} and {} bytes contradict each other", first.page_bytes, second.page_bytes);
+        let reason =
+            format!("page sizes of {} and {} bytes contradict each other", first.page_bytes, second.page_bytes);
         return Ok(Err(format!("meta page 1: {reason}")));
     }
     Ok(Ok([first, second]))

@@ -185,7 +185,8 @@ fn collect<S: PageSource + ?Sized>(
         )));
     };
     let database = find_database(tree, name).map_err(told)?;
-    let database = database.ok_or_else(|| Error::shard(path, 0, format!("database {name:?} has a name that is no text")))?;
+    let database =
+        database.ok_or_else(|| Error::shard(path, 0, format!("database {name:?} has a name that is no text")))?;
     let keys = read(&database, &mut Vec::new()).map_err(told)?;
     Ok((keys, database.flags, format!(" database {name:?}, the only one inside,")))
 }

@@ -90,7 +90,8 @@ fn detect(path: &Path, keys: &Keys, heads: &[Vec<u8>]) -> Found {
     if has_key(b"nextid") && has_key(b"metadata") {
         return found(Profile::OpenCatalyst, "it has the keys nextid and metadata, as ASE writes them".into());
     }
-    if keys.reserved("num-samples").is_some() && keys.records.iter().any(|record| numbered(keys.key(record)).is_some()) {
+    if keys.reserved("num-samples").is_some() && keys.records.iter().any(|record| numbered(keys.key(record)).is_some())
+    {
         return found(Profile::TextRecognition, "it has num-samples and keys such as image-000000001".into());
     }
     if let Some(meta_file) = meta_file(path) {

@@ -143,7 +143,8 @@ impl Rules<'_> {
                 findings.add_many(Finding::NumberGap, gap, record.offset, || format!("{next} to {}", number - 1));
             }
             next = number.saturating_add(1);
-            if is_text && !["image", "label"].iter().all(|part| group.iter().any(|(_, name, _)| *name == part.as_bytes()))
+            if is_text
+                && !["image", "label"].iter().all(|part| group.iter().any(|(_, name, _)| *name == part.as_bytes()))
             {
                 findings.add(Finding::HalfSample, record.offset, || self.text(keys.key(record)).0);
             }
