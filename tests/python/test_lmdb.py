@@ -364,16 +364,21 @@ def test_a_locked_snapshot_stays_exact(load, tmp_path, caplog) -> None:
     assert "without a lock" not in told(caplog)
 
 
-def test_a_change_without_a_lock_ends_the_stream(load, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("has_lock", "reason"),
+    [(True, "its lock file may not be written"), (False, "there is none, and the database is another user's")],
+)
+def test_a_change_without_a_lock_ends_the_stream(load, tmp_path, has_lock: bool, reason: str) -> None:
     path = write(tmp_path / "d", [(key, value.lstrip()) for key, value in digits(4_000, 0)])
-    (path / "lock.mdb").unlink()
+    if not has_lock:
+        (path / "lock.mdb").unlink()
     path.chmod(0o555)
     (path / "data.mdb").chmod(0o444)
     with tempfile.TemporaryDirectory() as place, _foreign_sidecar(path, Path(place)) as socket:
         loader = load(str(path), fields=VALUES, shuffle=False, batch_size=2, slots=4, sidecar=socket)
         batches = iter(loader)
         assert next(batches)["value"].tolist() == [0, 1]
-        assert any("read without a lock, because its lock file may not be written" in notice for notice in _notices(loader))
+        assert any("read without a lock, because" in notice and reason in notice for notice in _notices(loader))
         writer = Writer(path, lock=False)
         writer.commit(1)
         words = r"changed while it was read: transaction \d+ was opened, now there is \d+"
@@ -412,10 +417,20 @@ def _foreign_sidecar(folder: Path, place: Path) -> Iterator[str]:
         process.communicate()
 
 
-def test_a_small_address_space(tmp_path) -> None:
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_small_address_space(tmp_path, fits: bool) -> None:
     path = write(tmp_path / "d", [(b"%d" % n, b"%d" % n + b" " * 1_000_000) for n in range(100)])
+    if not fits:
+        # A file of 3 GiB, most of it a hole.
+        pages = 3 << 18
+        with (path / "data.mdb").open("r+b") as file:
+            file.truncate(pages * 4096)
+            for meta in (0, 4096):
+                file.seek(meta + 136)
+                file.write(struct.pack("<Q", pages - 1))
     code = f"""
-import feedline, resource, sys
+import feedline, logging
+logging.basicConfig(level=logging.INFO)
 loader = feedline.Loader({str(path)!r}, batch_size=4, fields={{"value": feedline.Int("value")}}, shuffle=False)
 print(len(loader.dataset))
 print(sum(batch['value'].sum() for batch in loader))
@@ -425,11 +440,12 @@ print(sum(batch['value'].sum() for batch in loader))
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-    environment = {**os.environ, "FEEDLINE_TENSORS": "numpy"}
+    environment = {**os.environ, "FEEDLINE_TENSORS": "numpy", "XDG_RUNTIME_DIR": str(tmp_path)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, preexec_fn=limited, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["100", "4950"]
+    assert ("read without a lock, because this process may not map as much memory" in done.stderr) != fits
 
 
 def test_a_huge_map(epoch, tmp_path) -> None:

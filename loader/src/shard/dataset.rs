@@ -54,6 +54,9 @@ pub struct FileNumber {
     pub file: u32,
 }
 
+/// A shard's index and, of a database, the snapshot that it is of.
+type Opened = (ShardIndex, Option<Snapshot>);
+
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
@@ -98,7 +101,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<(ShardIndex, Option<Snapshot>)>) -> Self {
+    fn join(paths: Vec<PathBuf>, indexes: Vec<Opened>) -> Self {
         let mut sample_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
         for (index, _) in &indexes {
@@ -301,8 +304,8 @@ fn open_all(
     options: &IndexOptions,
     cache: &Cache,
     progress: &(dyn Fn(IndexProgress) + Sync),
-) -> Result<Vec<(ShardIndex, Option<Snapshot>)>> {
-    let slots: Vec<OnceLock<Result<(ShardIndex, Option<Snapshot>)>>> = paths.iter().map(|_| OnceLock::new()).collect();
+) -> Result<Vec<Opened>> {
+    let slots: Vec<OnceLock<Result<Opened>>> = paths.iter().map(|_| OnceLock::new()).collect();
     let (next, shards_done, samples) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let stop = AtomicBool::new(false);
     let report = |shards_done| {
@@ -338,12 +341,7 @@ fn open_all(
     slots.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-fn open_one(
-    path: &Path,
-    rules: &DatasetRules,
-    cache: &Cache,
-    report: &mut dyn FnMut(u64),
-) -> Result<(ShardIndex, Option<Snapshot>)> {
+fn open_one(path: &Path, rules: &DatasetRules, cache: &Cache, report: &mut dyn FnMut(u64)) -> Result<Opened> {
     let is_database = ShardKind::of(path)? == ShardKind::Lmdb;
     let snapshot = is_database.then(|| Snapshot::open(path)).transpose()?;
     let (file, state) = index::open_shard(path)?;

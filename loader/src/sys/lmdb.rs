@@ -170,8 +170,10 @@ fn check(status: c_int) -> io::Result<()> {
         raw::MDB_SUCCESS => Ok(()),
         errno if errno > 0 => Err(io::Error::from_raw_os_error(errno)),
         own => {
-            // SAFETY: liblmdb's texts for its own statuses are static.
-            let text = unsafe { CStr::from_ptr(raw::mdb_strerror(own)) };
+            // SAFETY: it only looks the status up.
+            let text = unsafe { raw::mdb_strerror(own) };
+            // SAFETY: liblmdb's texts for its own statuses are static, and end with a zero byte.
+            let text = unsafe { CStr::from_ptr(text) };
             Err(io::Error::other(text.to_string_lossy().into_owned()))
         }
     }

@@ -16,6 +16,9 @@ use crate::sys::lmdb::{Environment, Pin, Place};
 /// Name of the file in a folder that is a database.
 const DATA_FILE: &str = "data.mdb";
 
+/// Name of its lock file.
+const LOCK_FILE: &str = "lock.mdb";
+
 /// How often a snapshot is sought that writers do not overtake at once.
 const TRIES: u32 = 64;
 
@@ -215,6 +218,11 @@ impl Lease {
             return Ok(Self { file });
         }
         let (path, place) = environment_path(path);
+        let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+        if !is_own && !lock_file(path, place).exists() {
+            // A new one would be this user's, and its owner's writers could not open it.
+            return Err(io::Error::other("there is none, and the database is another user's"));
+        }
         // Who may read and write the data may do so to the lock.
         let environment = Arc::new(Environment::open(path, place, metadata.mode() & 0o666)?);
         all.push(Shared { file, environment, users: 1, pin: Weak::new() });
@@ -247,12 +255,24 @@ impl Drop for Lease {
     }
 }
 
+/// Where liblmdb looks for the lock file.
+fn lock_file(path: &Path, place: Place) -> PathBuf {
+    match place {
+        Place::Folder => path.join(LOCK_FILE),
+        Place::File => {
+            let mut name = path.as_os_str().to_owned();
+            name.push("-lock");
+            name.into()
+        }
+    }
+}
+
 /// What liblmdb is given to find the lock file that the writers use.
 fn environment_path(data: &Path) -> (&Path, Place) {
     let is_named_so = data.file_name().is_some_and(|name| name == DATA_FILE);
-    let own_lock = data.with_file_name(format!("{DATA_FILE}-lock"));
+    let own_lock = lock_file(data, Place::File);
     match data.parent() {
-        Some(folder) if is_named_so && (folder.join("lock.mdb").exists() || !own_lock.exists()) => {
+        Some(folder) if is_named_so && (lock_file(folder, Place::Folder).exists() || !own_lock.exists()) => {
             (folder, Place::Folder)
         }
         _ => (data, Place::File),

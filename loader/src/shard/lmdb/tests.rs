@@ -12,8 +12,11 @@ use proptest::prelude::*;
 use super::super::window::ReadAt;
 use super::*;
 
+/// A key and its value.
+type Pair = (Vec<u8>, Vec<u8>);
+
 /// Writes `pairs` into the database `inside` a new file, in several commits. Returns the file's bytes.
-fn write(path: &Path, inside: Option<&str>, flags: DatabaseFlags, pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+fn write(path: &Path, inside: Option<&str>, flags: DatabaseFlags, pairs: &[Pair]) -> Vec<u8> {
     let environment = Environment::new()
         .set_flags(EnvironmentFlags::NO_SUB_DIR | EnvironmentFlags::NO_SYNC)
         .set_map_size(256 << 20)
@@ -33,7 +36,7 @@ fn write(path: &Path, inside: Option<&str>, flags: DatabaseFlags, pairs: &[(Vec<
 }
 
 /// What liblmdb's cursor says.
-fn oracle(path: &Path, inside: Option<&str>) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn oracle(path: &Path, inside: Option<&str>) -> Vec<Pair> {
     let environment = Environment::new()
         .set_flags(EnvironmentFlags::NO_SUB_DIR | EnvironmentFlags::READ_ONLY)
         .set_max_dbs(4)
@@ -46,12 +49,12 @@ fn oracle(path: &Path, inside: Option<&str>) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs.collect::<Result<_, _>>().expect("sound")
 }
 
-fn walked(file: &[u8], inside: Option<&str>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+fn walked(file: &[u8], inside: Option<&str>) -> Result<Vec<Pair>, String> {
     let value = |entry: &LmdbEntry| file[entry.offset as usize..][..entry.len as usize].to_vec();
     Ok(lmdb_entries(file, inside)?.into_iter().map(|entry| (entry.key.clone(), value(&entry))).collect())
 }
 
-fn pairs() -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>)>> {
+fn pairs() -> impl Strategy<Value = Vec<Pair>> {
     let value = prop_oneof![
         3 => prop::collection::vec(any::<u8>(), 0..60),
         1 => (1_usize..20_000, any::<u8>()).prop_map(|(len, byte)| vec![byte; len]),
