@@ -201,13 +201,15 @@ pub enum FaultClass {
     TooLarge,
     /// A value that does not parse (a label that is no integer).
     BadValue,
+    /// A value is serialised in another way than its dataset says, or in one that is never read.
+    WrongWrapper,
     /// The system failed to read the bytes.
     Io,
 }
 
 impl FaultClass {
     /// Every class, in the order of the enum; `self as usize` is the place in it.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MissingField,
         Self::Empty,
         Self::Unsupported,
@@ -215,6 +217,7 @@ impl FaultClass {
         Self::Corrupt,
         Self::TooLarge,
         Self::BadValue,
+        Self::WrongWrapper,
         Self::Io,
     ];
 
@@ -228,6 +231,7 @@ impl FaultClass {
             Self::Corrupt => "corrupt",
             Self::TooLarge => "too-large",
             Self::BadValue => "bad-value",
+            Self::WrongWrapper => "wrong-wrapper",
             Self::Io => "io",
         }
     }

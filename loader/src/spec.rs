@@ -83,6 +83,12 @@ pub struct DatasetRules {
     pub unsorted: Unsorted,
     /// A shard that is cut off or damaged.
     pub damaged: Damaged,
+    /// What the keys and values of an LMDB database mean.
+    pub profile: Profile,
+    /// The database to read, where an LMDB file has several inside.
+    pub database: Option<String>,
+    /// The order of the samples of an LMDB database.
+    pub key_order: KeyOrder,
     /// A table of labels, joined by key.
     pub labels: Option<LabelTable>,
 }
@@ -150,6 +156,46 @@ pub enum Damaged {
     Error,
     /// The samples before the damage are used.
     SkipRest,
+}
+
+/// Conventions for the keys and values of an LMDB database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// Found from the keys and a few values.
+    #[default]
+    Auto,
+    /// Key to image.
+    Plain,
+    /// `image-000000001`, `label-000000001`, `num-samples`.
+    TextRecognition,
+    /// Images, listed by a `meta_info.txt` beside them.
+    SuperResolution,
+    /// Caffe Datums.
+    Datum,
+    /// Images under hashes.
+    Lsun,
+    /// Serialised tuples of an image and a label.
+    Folder,
+    /// Images, and their number under `length`.
+    LengthKeys,
+    /// Graphs of atoms, which are not read.
+    OpenCatalyst,
+}
+
+/// The order of the samples of an LMDB database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyOrder {
+    /// That of the meta file, where the profile has one; natural where all keys are numbers; else that of the bytes.
+    #[default]
+    Auto,
+    /// Numbers in keys count by their value: `2` before `10`.
+    Natural,
+    /// As the database keeps them.
+    Bytes,
+    /// That of `meta_info.txt`.
+    MetaFile,
 }
 
 /// Order of an epoch.

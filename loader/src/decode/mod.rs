@@ -14,6 +14,7 @@ pub mod npy;
 pub mod npz;
 pub mod sniff;
 pub mod text;
+pub mod unwrap;
 pub mod whole;
 
 use crate::error::{FaultClass, Result, SampleFault};

@@ -12,8 +12,9 @@ use super::stream::StreamEvent;
 use super::{Stream, Waker};
 use crate::augment::Draw;
 use crate::batch::FieldWorker;
+use crate::decode::unwrap::Unwrapper;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
-use crate::shard::{Encoding, FieldBytes};
+use crate::shard::FieldBytes;
 use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
 
@@ -26,6 +27,7 @@ pub(super) struct Worker {
     stages: Arc<StageState>,
     commands: Sender<Command>,
     waker: Arc<Waker>,
+    unwrapper: Unwrapper,
     fields: FieldWorker,
     /// Below this many queued rows a starved feeder is woken: one wake for many rows.
     low_water: u32,
@@ -54,7 +56,8 @@ impl Worker {
         waker: Arc<Waker>,
         queue_rows: u32,
     ) -> Result<Self> {
-        Ok(Self { queue, stages, commands, waker, fields: FieldWorker::new()?, low_water: queue_rows / 2 })
+        let (unwrapper, fields) = (Unwrapper::default(), FieldWorker::new()?);
+        Ok(Self { queue, stages, commands, waker, unwrapper, fields, low_water: queue_rows / 2 })
     }
 
     /// Works until the feeder has gone.
@@ -118,7 +121,7 @@ impl Worker {
             let recipe = &stream.fields()[field];
             let store = |row: &[u8]| batch.slot.store(field, work.row, row);
             let fault = |offset, fault| RowFault::Field(FieldFault { field, offset, fault });
-            let Some(place @ FieldBytes { range, encoding: Encoding::Plain, .. }) = places[field] else {
+            let Some(place @ FieldBytes { range, encoding, .. }) = places[field] else {
                 let default = recipe.default().ok_or_else(|| fault(0, self.missing(stream, field)))?;
                 self.fields.run_default(field, recipe, default, store);
                 has_default = true;
@@ -132,6 +135,7 @@ impl Worker {
                 None if range.len == 0 => &[],
                 None => work.parts.bytes(range).expect("the feeder read what the selector selects"),
             };
+            let bytes = self.unwrapper.unwrap(encoding, bytes).map_err(|found| fault(range.offset, found))?;
             self.fields.run(field, recipe, bytes, draw, store).map_err(|found| fault(range.offset, found))?;
         }
         // The sample is good: only now do its values take room.
@@ -156,6 +160,10 @@ impl Worker {
     fn handle_fault(&mut self, work: RowWork, found: FieldFault) {
         let batch = work.batch.clone();
         let stream = &batch.stream;
+        // What was read over a writer's shoulder says nothing about the sample.
+        if let Err(error) = stream.dataset().check_snapshots() {
+            return stream.fail(error);
+        }
         let (shard, _) = stream.dataset().locate(work.sample);
         let report = FaultReport {
             class: found.fault.class,
