@@ -190,7 +190,7 @@ impl Connection {
             slot_count: spec.slots,
             notices: stream.dataset().notices().to_vec(),
             workers: self.service.workers,
-            reader: self.service.pipeline.reader().to_owned(),
+            reader: self.service.pipeline.reader(),
             sidecar_pid: std::process::id(),
         }
     }

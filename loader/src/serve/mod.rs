@@ -104,13 +104,20 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
+    if options.reader.is_for_private_use() && !options.private {
+        return Err(Error::config(format!(
+            "the reader {} is for private sidecars: what happens to a mapped file would happen to every client; choose \
+             auto, uring, uring-direct or pread",
+            options.reader
+        )));
+    }
     let pipeline = Pipeline::start(PipelineOptions { workers, reader: options.reader })?;
     let report = ServeReport {
         listening: options.socket.clone(),
         metrics: metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         pid: std::process::id(),
         workers,
-        reader: pipeline.reader().to_owned(),
+        reader: pipeline.reader(),
         version: env!("CARGO_PKG_VERSION"),
     };
     let (clients, _) = watch::channel(0);
