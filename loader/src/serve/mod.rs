@@ -97,13 +97,6 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
 }
 
 async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<()> {
-    let cores = CoreReport::read().map_err(|source| Error::system("count the usable cores", source))?;
-    let workers = options.workers.unwrap_or_else(|| cores.usable().saturating_sub(1)).max(1);
-    let (listener, _socket_file) = socket::listen(&options.socket)?;
-    let metrics_listener = match options.metrics {
-        Some(address) => Some(metrics::listen(address).await?),
-        None => None,
-    };
     if options.reader.is_for_private_use() && !options.private {
         return Err(Error::config(format!(
             "the reader {} is for private sidecars: what happens to a mapped file would happen to every client; choose \
@@ -111,6 +104,13 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
             options.reader
         )));
     }
+    let cores = CoreReport::read().map_err(|source| Error::system("count the usable cores", source))?;
+    let workers = options.workers.unwrap_or_else(|| cores.usable().saturating_sub(1)).max(1);
+    let (listener, _socket_file) = socket::listen(&options.socket)?;
+    let metrics_listener = match options.metrics {
+        Some(address) => Some(metrics::listen(address).await?),
+        None => None,
+    };
     let pipeline = Pipeline::start(PipelineOptions { workers, reader: options.reader })?;
     let report = ServeReport {
         listening: options.socket.clone(),
@@ -218,5 +218,27 @@ impl Service {
 
     fn open_streams(&self) -> Vec<Arc<Stream>> {
         self.lock_streams().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_service_maps_no_files() {
+        let folder = tempfile::tempdir().expect("folder");
+        let options = ServeOptions {
+            socket: folder.path().join("socket"),
+            workers: Some(1),
+            reader: ReaderChoice::Mmap,
+            metrics: None,
+            private: false,
+            cache_dir: None,
+            allow_roots: Vec::new(),
+            allow_uids: Vec::new(),
+        };
+        let error = serve(options, |_| panic!("it must not be ready")).expect_err("refused").to_string();
+        assert!(error.starts_with("the reader mmap is for private sidecars"), "{error}");
     }
 }
