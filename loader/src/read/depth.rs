@@ -219,7 +219,7 @@ mod tests {
         // A rotating disk that serves whatever is in flight in turn: with several, nearly every read is of another
         // stream than the one before and costs 10 ms; alone, a stream has eight in a row.
         let rotating = |limit: u32, read: u64| {
-            let switches = if limit == 1 { read.is_multiple_of(8) } else { read % u64::from(limit) != 0 };
+            let switches = if limit == 1 { read.is_multiple_of(8) } else { !read.is_multiple_of(u64::from(limit)) };
             if switches { 0.011 } else { 0.001 }
         };
         assert_eq!(limits(Depth::adaptive(64), rotating).last(), Some(&1));

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn copies_what_is_there() {
-        let bytes: Vec<u8> = (0..100_001_u32).map(|index| (index * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_001_u32).map(|index| ((index * 7) >> 3) as u8).collect();
         let file = file(&bytes);
         let map = GuardedMap::open(file.as_fd()).expect("map").expect("not empty");
         let check = |offset: u64, len: usize, there: bool| {
