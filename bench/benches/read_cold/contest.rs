@@ -21,8 +21,8 @@ const SHIFT: u64 = 777;
 /// Who reads.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Program {
-    /// fio with this engine.
-    Fio { engine: &'static str },
+    /// fio with this engine, into huge pages or the usual ones.
+    Fio { engine: &'static str, huge_pages: bool },
     /// One of our readers, from places that are multiples of the read's size or not.
     Reader { choice: ReaderChoice, pace: Pace, aligned: bool },
 }
@@ -74,7 +74,8 @@ impl Contestant {
     /// Its name, without depth and directness.
     pub fn name(&self) -> String {
         match &self.program {
-            Program::Fio { engine } => format!("fio {engine}"),
+            Program::Fio { engine, huge_pages: false } => format!("fio {engine}"),
+            Program::Fio { engine, huge_pages: true } => format!("fio {engine}, huge pages"),
             Program::Reader { choice, pace, aligned } => {
                 let pace = if *pace == Pace::Adaptive { ", adaptive" } else { "" };
                 let aligned = if *aligned { "" } else { ", unaligned" };
@@ -85,7 +86,7 @@ impl Contestant {
 
     pub fn measure(&self, task: &Task<'_>) -> Result<Measured, String> {
         match self.program {
-            Program::Fio { engine } => fio::measure(engine, self.direct, self.depth, task),
+            Program::Fio { engine, huge_pages } => fio::measure(engine, huge_pages, self.direct, self.depth, task),
             Program::Reader { choice, pace, aligned } => read(choice, pace, aligned, self.depth, task),
         }
     }

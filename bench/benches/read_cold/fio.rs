@@ -13,7 +13,14 @@ pub fn version() -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-pub fn measure(engine: &str, direct: bool, depth: u32, task: &Task<'_>) -> Result<Measured, String> {
+/// Whether enough huge pages are set aside for fio's buffers (`sysctl vm.nr_hugepages=16`).
+pub fn has_huge_pages() -> bool {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = text.lines().find_map(|line| line.strip_prefix("HugePages_Free:")?.trim().parse::<u32>().ok());
+    free.is_some_and(|pages| pages >= 8)
+}
+
+pub fn measure(engine: &str, huge_pages: bool, direct: bool, depth: u32, task: &Task<'_>) -> Result<Measured, String> {
     let mut command = Command::new("fio");
     command.args(["--name=read", "--rw=randread", "--readonly", "--output-format=json", "--invalidate=0"]);
     command.arg(format!("--filename={}", task.path.display()));
@@ -23,6 +30,9 @@ pub fn measure(engine: &str, direct: bool, depth: u32, task: &Task<'_>) -> Resul
     command.arg(format!("--randseed={}", task.seed));
     if engine == "io_uring" {
         command.args(["--fixedbufs=1", "--registerfiles=1"]);
+    }
+    if huge_pages {
+        command.arg("--iomem=mmaphuge");
     }
     let words = format!("{command:?}").replace('"', "");
     let output = command.output().map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! How near do the readers come to fio on files that are not in memory?
 //!
 //! Unit: MB/s (10^6 bytes) of wall time, 128 KiB at random places of one file, each place once, COLD page cache. fio's
-//! io_uring engine, with registered buffers and files, beside each reader at the same depth and directness; everything
+//! io_uring engine, with registered buffers and files (and huge pages, where some are set aside), beside each reader at the same depth and directness; everything
 //! in one interleaved run, of which the median is taken. Leaves out: decoding, several files, warm caches (`read` has
 //! those). The readers' adaptive depth is a row of its own; in all others the depth is fixed.
 //!
@@ -75,7 +75,11 @@ fn main() -> ExitCode {
     if fio.is_none() {
         eprintln!("skipped: fio: not installed; only the readers are measured");
     }
-    let contestants = contestants(&arguments.depths, fio.is_some());
+    let with_huge_pages = fio.is_some() && fio::has_huge_pages();
+    if !with_huge_pages {
+        eprintln!("skipped: fio into huge pages: fewer than 8 are set aside (sysctl vm.nr_hugepages)");
+    }
+    let contestants = contestants(&arguments.depths, fio.is_some(), with_huge_pages);
     let mut outcomes: Vec<Outcome> = Vec::new();
     for repeat in 0..arguments.repeats {
         // Each round starts with another contestant, so that none is always the one after the same other.
@@ -111,14 +115,17 @@ fn main() -> ExitCode {
 }
 
 /// fio and the readers at each depth and directness, then those that have no counterpart.
-fn contestants(depths: &[u32], with_fio: bool) -> Vec<Contestant> {
+fn contestants(depths: &[u32], with_fio: bool, with_huge_pages: bool) -> Vec<Contestant> {
     let mut all = Vec::new();
     for direct in [true, false] {
         for &depth in depths {
             let mut add = |program| all.push(Contestant { program, direct, depth });
             let ours = |choice| Program::Reader { choice, pace: Pace::Fixed, aligned: true };
             if with_fio {
-                add(Program::Fio { engine: "io_uring" });
+                add(Program::Fio { engine: "io_uring", huge_pages: false });
+            }
+            if with_huge_pages && direct {
+                add(Program::Fio { engine: "io_uring", huge_pages: true });
             }
             if direct {
                 add(ours(ReaderChoice::UringDirect));
@@ -138,7 +145,7 @@ fn contestants(depths: &[u32], with_fio: bool) -> Vec<Contestant> {
         all.push(Contestant { program: unaligned, direct, depth: most });
     }
     if with_fio {
-        all.push(Contestant { program: Program::Fio { engine: "mmap" }, direct: false, depth: 1 });
+        all.push(Contestant { program: Program::Fio { engine: "mmap", huge_pages: false }, direct: false, depth: 1 });
     }
     all
 }

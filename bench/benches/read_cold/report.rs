@@ -24,15 +24,17 @@ fn spread(outcomes: &[Outcome], contestant: &Contestant, figure: impl Fn(&Outcom
     Spread::of(outcomes.iter().filter(|outcome| outcome.contestant == *contestant).map(figure).collect())
 }
 
-/// Ratios to fio within the same round, where the machine was in the same mood.
+/// Ratios to the faster of fio's rows within the same round, where the machine was in the same mood.
 fn ratio(outcomes: &[Outcome], contestant: &Contestant) -> Option<Spread> {
-    let fio = Contestant { program: Program::Fio { engine: "io_uring" }, ..contestant.clone() };
-    let rate = |who: &Contestant, repeat| {
-        let mut found = outcomes.iter().filter(|outcome| outcome.contestant == *who && outcome.repeat == repeat);
-        found.next().map(|outcome| outcome.measured.rate())
+    let best = |repeat| {
+        let same_task = |other: &Contestant| (other.direct, other.depth) == (contestant.direct, contestant.depth);
+        let is_fio = |other: &Contestant| matches!(other.program, Program::Fio { engine: "io_uring", .. });
+        let all = outcomes.iter().filter(|outcome| outcome.repeat == repeat);
+        let fio = all.filter(|outcome| is_fio(&outcome.contestant) && same_task(&outcome.contestant));
+        fio.map(|outcome| outcome.measured.rate()).max_by(f64::total_cmp)
     };
     let own = outcomes.iter().filter(|outcome| outcome.contestant == *contestant);
-    Spread::of(own.filter_map(|outcome| Some(outcome.measured.rate() / rate(&fio, outcome.repeat)?)).collect())
+    Spread::of(own.filter_map(|outcome| Some(outcome.measured.rate() / best(outcome.repeat)?)).collect())
 }
 
 /// One row a contestant, in Markdown.
@@ -96,7 +98,9 @@ pub fn readme(arguments: &Arguments, fio: Option<&str>, outcomes: &[Outcome], ta
          - Command: `cargo bench -p feedline-bench --bench read_cold -- {command}`\n\
          - fio, as in: `{fio_command}`\n\n\
          {tables}\n\n\
-         The ratio is the median of those within each round. CPU is that of the reading process, the kernel's work for \
+         The ratio is to the faster of fio's rows, the median of those within each round. The readers' memory consists of \
+         huge pages where the system grants them, fio's only where its row says so: into those, a direct read is one \
+         piece for the device instead of one a page. CPU is that of the reading process, the kernel's work for \
          it included as far as the kernel counts it there.\n\n\
          What the readers say of themselves:\n\n{reports}\n",
         gib = arguments.file_bytes as f64 / f64::from(1 << 30),
