@@ -1,7 +1,7 @@
 //! How near do the readers come to fio on files that are not in memory?
 //!
 //! Unit: MB/s (10^6 bytes) of wall time, 128 KiB at random places of one file, each place once, COLD page cache. fio's
-//! io_uring engine, with registered buffers and files (and huge pages, where some are set aside), beside each reader at the same depth and directness; everything
+//! io_uring engine, with registered buffers and files (and in a row of its own with huge pages), beside each reader at the same depth and directness; everything
 //! in one interleaved run, of which the median is taken. Leaves out: decoding, several files, warm caches (`read` has
 //! those). The readers' adaptive depth is a row of its own; in all others the depth is fixed.
 //!
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     }
     let with_huge_pages = fio.is_some() && fio::has_huge_pages();
     if !with_huge_pages {
-        eprintln!("skipped: fio into huge pages: fewer than 8 are set aside (sysctl vm.nr_hugepages)");
+        eprintln!("skipped: fio into huge pages: there is no fio, or transparent_hugepage is never");
     }
     let contestants = contestants(&arguments.depths, fio.is_some(), with_huge_pages);
     let mut outcomes: Vec<Outcome> = Vec::new();
