@@ -321,7 +321,7 @@ impl Feeder {
     fn allocate(&mut self, spans: &[(u64, u64)]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
         let mut buffers = [const { None }; PARTS_MAX];
         for (buffer, (start, end)) in buffers.iter_mut().zip(spans) {
-            *buffer = self.arena.allocate(end - start)?;
+            *buffer = self.arena.allocate_at(*start, end - start)?;
             if buffer.is_none() {
                 return Ok(None);
             }

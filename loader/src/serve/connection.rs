@@ -213,7 +213,7 @@ impl Connection {
             slot_count: spec.slots,
             notices: Vec::new(),
             workers: self.service.workers,
-            reader: self.service.pipeline.reader().to_owned(),
+            reader: self.service.pipeline.reader(),
             sidecar_pid: std::process::id(),
         }
     }
