@@ -17,6 +17,7 @@ mod files;
 mod open_batch;
 mod row;
 mod stream;
+mod unpacker;
 mod worker;
 
 use std::io;
