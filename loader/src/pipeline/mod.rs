@@ -22,6 +22,7 @@ mod worker;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -87,7 +88,13 @@ impl Pipeline {
             })
             .collect::<Result<Vec<_>>>()?;
         let feeder = Feeder::new(reader, arena, received, work, waker.clone(), stages.clone(), queue_rows)?;
-        let feeder = spawn("feedline-feeder".to_owned(), move || feeder.run())?;
+        let run = move || {
+            if std::panic::catch_unwind(AssertUnwindSafe(move || feeder.run())).is_err() {
+                // Nobody would fill a ring any more, and every client would wait for its time-out. The hook has told why.
+                std::process::abort();
+            }
+        };
+        let feeder = spawn("feedline-feeder".to_owned(), run)?;
         Ok(Self { commands, waker, stages, reader: report, feeder: Some(feeder), workers: threads })
     }
 

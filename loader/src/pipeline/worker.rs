@@ -1,6 +1,7 @@
 //! A decode thread: takes rows from the queue, stores their pixels at their place.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -65,9 +66,30 @@ impl Worker {
         while let Ok(work) = self.queue.recv() {
             self.stages.decode_queue.fetch_sub(1, Relaxed);
             if !work.batch.is_void() {
-                self.work(work);
+                self.work_or_fail(work);
             }
             self.wake_feeder();
+        }
+    }
+
+    /// Works on a row; a panic, which is a bug of ours, ends the stream that the row belongs to, not the others.
+    fn work_or_fail(&mut self, work: RowWork) {
+        let (stream, sample) = (work.batch.stream.clone(), work.sample);
+        if std::panic::catch_unwind(AssertUnwindSafe(|| self.work(work))).is_ok() {
+            return;
+        }
+        let (shard, _) = stream.dataset().locate(sample);
+        let place = stream
+            .dataset()
+            .with_key(sample, |key| format!("{}: key {key:?}", stream.dataset().shard_path(shard).display()));
+        stream.fail(Error::protocol(format!(
+            "{place}: a bug in Feedline: a worker panicked on this sample, as the sidecar's log tells; leave the sample out, and \
+             report the bug with it"
+        )));
+        // What the panic left behind in the worker's memory is not used again.
+        match FieldWorker::new() {
+            Ok(fields) => self.fields = fields,
+            Err(error) => tracing::error!("a worker goes on with the memory of a panic: {error}"),
         }
     }
 

@@ -137,7 +137,7 @@ fn inside_folder(path: PathBuf) -> Result<Vec<PathBuf>> {
             tars.push(inside);
         }
     }
-    let mut shards = if databases.is_empty() { tars } else { databases };
+    let mut shards = if tars.is_empty() { databases } else { tars };
     shards.sort_unstable();
     Ok(if shards.is_empty() { vec![path] } else { shards })
 }
