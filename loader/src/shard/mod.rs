@@ -22,6 +22,7 @@ mod name;
 mod pattern;
 mod pax;
 mod place;
+pub mod probe;
 mod regroup;
 mod selector;
 mod summary;

@@ -143,7 +143,7 @@ fn inside_folder(path: PathBuf) -> Result<Vec<PathBuf>> {
 }
 
 /// Appends every text that `pattern` stands for, the leftmost brace varying slowest.
-fn expand_braces(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
+pub(super) fn expand_braces(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
     let Some(open) = pattern.find('{') else {
         if pattern.contains('}') {
             return Err("a closing brace has no opening one".to_owned());
