@@ -8,7 +8,7 @@ use crate::augment::geometry::{self, Stage};
 use crate::augment::{Draw, ImageRecipe};
 use crate::decode::mask::MaskDecoder;
 use crate::error::{Error, FaultClass, Result, SampleFault};
-use crate::spec::{FieldKind, FieldSpec, ImageSpec, MaskSpec, PixelLayout, Transform};
+use crate::spec::{DecodeSpec, FieldKind, FieldSpec, ImageSpec, MaskSpec, PixelLayout, Transform};
 
 /// A checked [`MaskSpec`].
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl MaskRecipe {
             None => &spec.transforms,
         };
         let geometry =
-            ImageSpec { transforms: transforms.clone(), layout: PixelLayout::Nhwc, max_pixels: spec.max_pixels };
+            ImageSpec { transforms: transforms.clone(), layout: PixelLayout::Nhwc, max_pixels: spec.max_pixels, decode: DecodeSpec::default() };
         let (height, width) = ImageRecipe::compile(&geometry)?.output_size();
         let (dtype, fill, max_pixels) = (spec.dtype, spec.fill, spec.max_pixels);
         Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels })
