@@ -203,11 +203,14 @@ pub enum FaultClass {
     BadValue,
     /// The system failed to read the bytes.
     Io,
+    /// The data end too early, and the row has what there was because the job says so: no bad sample, and outside the
+    /// budget, but counted and reported.
+    Lenient,
 }
 
 impl FaultClass {
     /// Every class, in the order of the enum; `self as usize` is the place in it.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MissingField,
         Self::Empty,
         Self::Unsupported,
@@ -216,6 +219,7 @@ impl FaultClass {
         Self::TooLarge,
         Self::BadValue,
         Self::Io,
+        Self::Lenient,
     ];
 
     /// The name under which it is counted.
@@ -229,6 +233,7 @@ impl FaultClass {
             Self::TooLarge => "too-large",
             Self::BadValue => "bad-value",
             Self::Io => "io",
+            Self::Lenient => "lenient",
         }
     }
 }

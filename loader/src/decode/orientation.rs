@@ -90,7 +90,7 @@ mod tests {
             let place = place as u32;
             let region = Region { left: place % size.0, top: place / size.0, width: 1, height: 1 };
             let stored = orientation.stored(region, size);
-            assert_eq!(stored.top * 3 + stored.left, pixel.into(), "{number}: {region:?}");
+            assert_eq!(stored.top * 3 + stored.left, u32::from(pixel), "{number}: {region:?}");
         }
     }
 
