@@ -179,7 +179,10 @@ fn run_stage(worker: &mut ImageWorker, bytes: &[u8], stage: Stage, layout: Pixel
         *stages = vec![stage];
         Ok(())
     };
-    worker.run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), plan).expect("a stage over a good image").to_vec()
+    worker
+        .run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), plan)
+        .expect("a stage over a good image")
+        .to_vec()
 }
 
 fn interleaved(planes: &[u8]) -> Vec<u8> {
@@ -230,7 +233,8 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
         pixels.resize(pixels.len() + crate::decode::STRIP_SLACK, 0);
         let mut output = Vec::new();
         let rows = |region| Ok(crate::decode::Strips::of_pixels(&pixels, size.0, region));
-        super::run_stage(&mut resampler, &stage, Reduction::NONE, PixelLayout::Nhwc, &mut output, rows).expect("a stage over pixels");
+        super::run_stage(&mut resampler, &stage, Reduction::NONE, PixelLayout::Nhwc, &mut output, rows)
+            .expect("a stage over pixels");
         pixels = output;
         size = stage.output();
     }
@@ -296,7 +300,12 @@ fn strips_and_paths_give_the_same_pixels() {
         ];
         let draw = Draw { seed: 5, epoch: 0, sample: index as u64 };
         let expected = run_one_by_one(whole, size, &transforms, draw);
-        let spec = ImageSpec { transforms: transforms.to_vec(), layout: PixelLayout::Nhwc, max_pixels: PIXELS_MAX, decode: DecodeSpec::default() };
+        let spec = ImageSpec {
+            transforms: transforms.to_vec(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: PIXELS_MAX,
+            decode: DecodeSpec::default(),
+        };
         let recipe = ImageRecipe::compile(&spec).expect("a fixed size");
         for worker in &mut workers {
             let found = worker.run(&recipe, &bytes, draw).expect("a good image");
@@ -310,7 +319,12 @@ fn strips_and_paths_give_the_same_pixels() {
 fn oddities_are_counted() {
     let mut worker = ImageWorker::new().expect("a worker");
     let resize = Transform::Resize { to: ResizeTo::Exact([8, 8]) };
-    let spec = ImageSpec { transforms: vec![resize], layout: PixelLayout::Nhwc, max_pixels: PIXELS_MAX, decode: DecodeSpec::default() };
+    let spec = ImageSpec {
+        transforms: vec![resize],
+        layout: PixelLayout::Nhwc,
+        max_pixels: PIXELS_MAX,
+        decode: DecodeSpec::default(),
+    };
     let recipe = ImageRecipe::compile(&spec).expect("a fixed size");
     let draw = Draw { seed: 0, epoch: 0, sample: 0 };
     for (file, is_odd) in

@@ -252,7 +252,12 @@ mod tests {
     use super::*;
 
     fn spec(transforms: &[Transform]) -> ImageSpec {
-        ImageSpec { transforms: transforms.to_vec(), layout: PixelLayout::Nhwc, max_pixels: 1 << 26, decode: DecodeSpec::default() }
+        ImageSpec {
+            transforms: transforms.to_vec(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: 1 << 26,
+            decode: DecodeSpec::default(),
+        }
     }
 
     const SHORT: Transform = Transform::Resize { to: ResizeTo::ShortSide(256) };

@@ -49,8 +49,12 @@ impl MaskRecipe {
             },
             None => &spec.transforms,
         };
-        let geometry =
-            ImageSpec { transforms: transforms.clone(), layout: PixelLayout::Nhwc, max_pixels: spec.max_pixels, decode: DecodeSpec::default() };
+        let geometry = ImageSpec {
+            transforms: transforms.clone(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: spec.max_pixels,
+            decode: DecodeSpec::default(),
+        };
         let (height, width) = ImageRecipe::compile(&geometry)?.output_size();
         let (dtype, fill, max_pixels) = (spec.dtype, spec.fill, spec.max_pixels);
         Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels })
@@ -143,8 +147,7 @@ fn check_size(size: (u32, u32), image_size: (u32, u32), orientation: Orientation
     if size == image_size {
         return Ok(());
     }
-    let mut message =
-        format!("the mask has {}x{} pixels, its image {}x{}", size.0, size.1, image_size.0, image_size.1);
+    let mut message = format!("the mask has {}x{} pixels, its image {}x{}", size.0, size.1, image_size.0, image_size.1);
     if orientation.size(image_size) == size {
         message.push_str(
             " as stored: its EXIF orientation turns both, and the mask seems to be turned already; store both in one \

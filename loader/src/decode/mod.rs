@@ -11,6 +11,8 @@
 //!
 //! What is no picture has a reader of its own: class numbers ([`mask`]), arrays ([`npy`], [`npz`]), words ([`text`]).
 
+#[cfg(test)]
+mod choices;
 pub mod jpeg;
 mod markers;
 pub mod mask;

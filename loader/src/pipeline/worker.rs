@@ -214,7 +214,8 @@ fn note_lenient(work: &RowWork, field: usize) {
     let places = &mut places[..stream.fields().len()];
     stream.selector().select(stream.dataset(), work.sample, places);
     let offset = places[field].map_or(0, |place| place.range.offset);
-    let words = "JPEG: no end-of-image marker: the row has what there is, and grey for the rest (truncated=\"lenient\")";
+    let words =
+        "JPEG: no end-of-image marker: the row has what there is, and grey for the rest (truncated=\"lenient\")";
     let report = report(work, FieldFault { field, offset, fault: SampleFault::new(FaultClass::Lenient, words) });
     let first = stream.counters().faults[FaultClass::Lenient as usize].fetch_add(1, Relaxed) == 0;
     stream.tell(StreamEvent::Fault { report: report.clone(), first });

@@ -105,11 +105,7 @@ impl Codec {
 
     /// Reads the header of `bytes`, for decoding within `memory_max` bytes. The image it returns borrows them, so they
     /// outlive every read.
-    pub fn open<'image>(
-        &'image mut self,
-        bytes: &'image [u8],
-        memory_max: u64,
-    ) -> Result<Opened<'image>, SampleFault> {
+    pub fn open<'image>(&'image mut self, bytes: &'image [u8], memory_max: u64) -> Result<Opened<'image>, SampleFault> {
         let mut header = Header::default();
         let memory_max = usize::try_from(memory_max).unwrap_or(usize::MAX);
         let (shim, length) = (self.shim.as_ptr(), bytes.len());
@@ -192,8 +188,7 @@ impl Opened<'_> {
         let (mut first, mut columns) = (left, width);
         let shim = self.codec.shim.as_ptr();
         // SAFETY: the pointers are to locals; the shim holds an open image, and its ranges are those asserted above.
-        let status =
-            unsafe { feedline_jpeg_start(shim, &raw const settings, &raw mut first, &raw mut columns, top) };
+        let status = unsafe { feedline_jpeg_start(shim, &raw const settings, &raw mut first, &raw mut columns, top) };
         self.codec.check(status)?;
         self.rows_left = Some(whole[1] - top);
         self.row_bytes = columns as usize * if self.header.components == 4 { 4 } else { 3 };

@@ -81,7 +81,12 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
             let _ = writeln!(text, "feedline_client_waiting_seconds_total{{{labels},cause=\"{cause}\"}} {seconds}");
         }
     }
-    header(&mut text, "feedline_bad_samples_total", "counter", "Samples that could not be used, or only in part (lenient), by class.");
+    header(
+        &mut text,
+        "feedline_bad_samples_total",
+        "counter",
+        "Samples that could not be used, or only in part (lenient), by class.",
+    );
     for stream in streams {
         for (class, count) in &stream.figures.faults {
             let _ = writeln!(text, "feedline_bad_samples_total{{{},class=\"{class}\"}} {count}", labels(stream));
