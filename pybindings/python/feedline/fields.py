@@ -247,7 +247,8 @@ class Image(Field):
         decode: How faithfully JPEGs are decoded. ``"exact"`` is Pillow's decode bit for bit, of the part that the
             transforms need. ``"scaled"`` reduces large ones by 2, 4 or 8 while decoding, as long as the box that is
             resized stays at least twice as large as what becomes of it, in both directions; smaller ones stay exact.
-            DECODE_DIFFERENCE
+            Over 14 photos of 9 to 20 megapixels under ``RandomResizedCrop(224)`` values so differ from exact ones by 0.2
+            in the mean, by at most 4 for 99.9 % of them, and by 16 at most (``tests/python/test_decode.py``).
             ``"fast"`` takes libjpeg's fast transform and repeats colours instead of interpolating them.
         truncated: What becomes of JPEGs that are cut off, be it only by their end marker. ``"fault"``: they are bad
             samples, as for Pillow. ``"lenient"``: the row has what there is and grey for the rest; such rows are counted,
