@@ -289,13 +289,14 @@ class Image(Field):
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON."""
         transforms = [transform.spec() for transform in self.transforms]
-        decode = {
-            "mode": self.decode,
-            "truncated": self.truncated,
-            "orientation": self.orientation,
-            "background": self.background,
-        }
-        spec = {"transforms": transforms, "layout": layout.lower(), "max_pixels": self.max_pixels, "decode": decode}
+        spec: dict[str, Any] = {"transforms": transforms, "layout": layout.lower(), "max_pixels": self.max_pixels}
+        choices = {"mode": self.decode, "truncated": self.truncated, "orientation": self.orientation}
+        usual = ("exact", "fault", "ignore")
+        decode: dict[str, Any] = {name: choice for name, choice in choices.items() if choice not in usual}
+        if self.background is not None:
+            decode["background"] = self.background
+        if decode:
+            spec["decode"] = decode
         return {"image": spec}
 
     def __repr__(self) -> str:
