@@ -205,11 +205,14 @@ pub enum FaultClass {
     WrongWrapper,
     /// The system failed to read the bytes.
     Io,
+    /// The data end too early, and the row has what there was because the job says so: no bad sample, and outside the
+    /// budget, but counted and reported.
+    Lenient,
 }
 
 impl FaultClass {
     /// Every class, in the order of the enum; `self as usize` is the place in it.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::MissingField,
         Self::Empty,
         Self::Unsupported,
@@ -219,6 +222,7 @@ impl FaultClass {
         Self::BadValue,
         Self::WrongWrapper,
         Self::Io,
+        Self::Lenient,
     ];
 
     /// The name under which it is counted.
@@ -233,6 +237,7 @@ impl FaultClass {
             Self::BadValue => "bad-value",
             Self::WrongWrapper => "wrong-wrapper",
             Self::Io => "io",
+            Self::Lenient => "lenient",
         }
     }
 }

@@ -352,6 +352,59 @@ pub struct ImageSpec {
     pub layout: PixelLayout,
     /// Images of more pixels are refused from their header.
     pub max_pixels: u64,
+    /// How bytes become pixels, where there is a choice.
+    #[serde(default)]
+    pub decode: DecodeSpec,
+}
+
+/// How the bytes of an image become pixels, where there is a choice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DecodeSpec {
+    /// How faithfully JPEGs are decoded.
+    pub mode: DecodeMode,
+    /// What becomes of JPEGs that are cut off.
+    pub truncated: Truncated,
+    /// Whether the orientation that a camera noted turns the picture.
+    pub orientation: OrientationRule,
+    /// The colour behind transparent pixels; without one alpha is dropped.
+    pub background: Option<[u8; 3]>,
+}
+
+/// How faithfully JPEGs are decoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecodeMode {
+    /// Bit for bit as Pillow does.
+    #[default]
+    Exact,
+    /// Reduced while decoding, by 2, 4 or 8, where the box that a resize takes stays at least twice as large as what it
+    /// makes of it.
+    Scaled,
+    /// The fast inverse transform, and colours that are repeated instead of interpolated.
+    Fast,
+}
+
+/// What becomes of JPEGs that are cut off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncated {
+    /// They are bad samples.
+    #[default]
+    Fault,
+    /// They are decoded as far as they go, the rest is grey; each is counted, and named in its batch's report.
+    Lenient,
+}
+
+/// Whether the orientation in an image's EXIF data turns it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrientationRule {
+    /// Pixels stay as they are stored, as with torchvision and Pillow.
+    #[default]
+    Ignore,
+    /// The picture is turned before anything else, and so are masks that follow it.
+    Apply,
 }
 
 /// Order of the axes of an image in memory.

@@ -2,7 +2,7 @@
 
 use feedline_loader::augment::geometry::{Stage, Window};
 use feedline_loader::augment::{Draw, ImageRecipe};
-use feedline_loader::spec::{ImageSpec, PixelLayout, Transform};
+use feedline_loader::spec::{DecodeSpec, ImageSpec, PixelLayout, Transform};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub fn draw_geometry(
 ) -> PyResult<String> {
     let transforms: Vec<Transform> = serde_json::from_str(transforms)
         .map_err(|error| PyValueError::new_err(format!("the transforms are malformed: {error}")))?;
-    let spec = ImageSpec { transforms, layout: PixelLayout::Nhwc, max_pixels: u64::MAX };
+    let spec = ImageSpec { transforms, layout: PixelLayout::Nhwc, max_pixels: u64::MAX, decode: DecodeSpec::default() };
     let recipe = ImageRecipe::compile(&spec).map_err(|error| to_python(py, &error, None))?;
     let stages = recipe
         .stages(width, height, Draw { seed, epoch, sample })

@@ -40,6 +40,34 @@ impl WeightPair {
 /// have no weight.
 pub const OUTPUT_GROUP: usize = 4;
 
+/// The part of an axis that is resized: it may start and end within a pixel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// Pixels that it touches; only these have weights.
+    pub pixels: u32,
+    /// Where it starts within the first of them.
+    pub start: f64,
+    /// Its length in pixels.
+    pub length: f64,
+}
+
+impl Span {
+    /// So many whole pixels.
+    pub fn whole(pixels: u32) -> Self {
+        Self { pixels, start: 0.0, length: pixels.into() }
+    }
+
+    /// What `length` pixels from `start` on are in an image of which `factor` pixels, a power of two, became one, and
+    /// which lies `shift` further: the first pixel that the span touches, and the span from there.
+    pub fn reduced(start: u32, length: u32, factor: u32, shift: f64) -> (u32, Self) {
+        // Exact: the factor is a power of two.
+        let from = f64::from(start) / f64::from(factor) + shift;
+        let span = f64::from(length) / f64::from(factor);
+        let first = from.floor();
+        (first as u32, Self { pixels: ((from + span).ceil() - first) as u32, start: from - first, length: span })
+    }
+}
+
 /// For each output position of a range: where its source pixels start, and their weights.
 #[derive(Debug, Default)]
 pub struct Axis {
@@ -74,10 +102,15 @@ impl Axis {
     /// Prepares outputs `range` of `source_length` pixels resized to `target_length`; `mirrored` lists them from the
     /// last to the first. Nothing may be empty.
     pub fn prepare(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
-        assert!(source_length > 0 && range.start < range.end && range.end <= target_length);
-        self.is_copy = source_length == target_length && !mirrored;
+        self.prepare_span(Span::whole(source_length), target_length, range, mirrored);
+    }
+
+    /// [`Axis::prepare`] for a source that starts or ends within a pixel.
+    pub fn prepare_span(&mut self, source: Span, target_length: u32, range: Range<u32>, mirrored: bool) {
+        assert!(source.pixels > 0 && range.start < range.end && range.end <= target_length);
+        self.is_copy = source == Span::whole(target_length) && !mirrored;
         self.output_count = range.len();
-        self.weigh(source_length, target_length, range, mirrored);
+        self.weigh(source, target_length, range, mirrored);
         let start = self.first.iter().copied().min().expect("the range is not empty");
         let end = self.ends.iter().copied().max().expect("the range is not empty");
         self.source = start..end;
@@ -85,8 +118,8 @@ impl Axis {
     }
 
     /// Fills `first`, `ends` and `rows`.
-    fn weigh(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
-        let scale = f64::from(source_length) / f64::from(target_length);
+    fn weigh(&mut self, source: Span, target_length: u32, range: Range<u32>, mirrored: bool) {
+        let scale = source.length / f64::from(target_length);
         let filter_scale = scale.max(1.0);
         let support = filter_scale;
         let inverse = 1.0 / filter_scale;
@@ -96,10 +129,10 @@ impl Axis {
         self.ends.clear();
         for index in 0..range.len() {
             let output = if mirrored { range.end - 1 - index as u32 } else { range.start + index as u32 };
-            let center = (f64::from(output) + 0.5) * scale;
+            let center = source.start + (f64::from(output) + 0.5) * scale;
             // The casts cut towards zero, and to zero below it, as the original's cast and test do.
             let first = (center - support + 0.5) as u32;
-            let end = ((center + support + 0.5) as u32).min(source_length);
+            let end = ((center + support + 0.5) as u32).min(source.pixels);
             let (scratch, row) = self.rows.row(index, (end - first) as usize);
             let mut sum = 0.0;
             for (weight, source) in scratch.iter_mut().zip(first..) {

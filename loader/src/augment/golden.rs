@@ -6,9 +6,9 @@ use std::path::{Path as FilePath, PathBuf};
 use proptest::prelude::*;
 use serde::Deserialize;
 
-use crate::decode::{Decoder, Region};
+use crate::decode::{Decoder, Reduction, Region};
 use crate::error::{FaultClass, SampleFault};
-use crate::spec::{ImageSpec, PixelLayout, ResizeTo, Transform};
+use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, ResizeTo, Transform};
 
 use super::geometry::{self, Stage, Window};
 use super::philox::{below, philox4x64};
@@ -179,7 +179,10 @@ fn run_stage(worker: &mut ImageWorker, bytes: &[u8], stage: Stage, layout: Pixel
         *stages = vec![stage];
         Ok(())
     };
-    worker.run_planned(bytes, layout, PIXELS_MAX, plan).expect("a stage over a good image").to_vec()
+    worker
+        .run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), plan)
+        .expect("a stage over a good image")
+        .to_vec()
 }
 
 fn interleaved(planes: &[u8]) -> Vec<u8> {
@@ -230,7 +233,8 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
         pixels.resize(pixels.len() + crate::decode::STRIP_SLACK, 0);
         let mut output = Vec::new();
         let rows = |region| Ok(crate::decode::Strips::of_pixels(&pixels, size.0, region));
-        super::run_stage(&mut resampler, &stage, PixelLayout::Nhwc, &mut output, rows).expect("a stage over pixels");
+        super::run_stage(&mut resampler, &stage, Reduction::NONE, PixelLayout::Nhwc, &mut output, rows)
+            .expect("a stage over pixels");
         pixels = output;
         size = stage.output();
     }
@@ -266,7 +270,7 @@ proptest! {
         transforms.push(Transform::CenterCrop { size: [last, last] });
         let draw = Draw { seed, epoch: 1, sample: 2 };
         let bytes = read(file);
-        let spec = ImageSpec { transforms: transforms.clone(), layout, max_pixels: PIXELS_MAX };
+        let spec = ImageSpec { transforms: transforms.clone(), layout, max_pixels: PIXELS_MAX, decode: DecodeSpec::default() };
         let recipe = ImageRecipe::compile(&spec).expect("the last transform fixes the size");
         let mut found = Vec::new();
         for path in paths() {
@@ -296,7 +300,12 @@ fn strips_and_paths_give_the_same_pixels() {
         ];
         let draw = Draw { seed: 5, epoch: 0, sample: index as u64 };
         let expected = run_one_by_one(whole, size, &transforms, draw);
-        let spec = ImageSpec { transforms: transforms.to_vec(), layout: PixelLayout::Nhwc, max_pixels: PIXELS_MAX };
+        let spec = ImageSpec {
+            transforms: transforms.to_vec(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: PIXELS_MAX,
+            decode: DecodeSpec::default(),
+        };
         let recipe = ImageRecipe::compile(&spec).expect("a fixed size");
         for worker in &mut workers {
             let found = worker.run(&recipe, &bytes, draw).expect("a good image");
@@ -310,7 +319,12 @@ fn strips_and_paths_give_the_same_pixels() {
 fn oddities_are_counted() {
     let mut worker = ImageWorker::new().expect("a worker");
     let resize = Transform::Resize { to: ResizeTo::Exact([8, 8]) };
-    let spec = ImageSpec { transforms: vec![resize], layout: PixelLayout::Nhwc, max_pixels: PIXELS_MAX };
+    let spec = ImageSpec {
+        transforms: vec![resize],
+        layout: PixelLayout::Nhwc,
+        max_pixels: PIXELS_MAX,
+        decode: DecodeSpec::default(),
+    };
     let recipe = ImageRecipe::compile(&spec).expect("a fixed size");
     let draw = Draw { seed: 0, epoch: 0, sample: 0 };
     for (file, is_odd) in

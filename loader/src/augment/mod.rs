@@ -11,9 +11,10 @@ mod golden;
 pub mod philox;
 pub mod resize;
 
-use crate::decode::{Decoder, Region, STRIP_SLACK, Strips};
+use crate::decode::orientation::Orientation;
+use crate::decode::{Decoder, Reduction, Region, STRIP_SLACK, Strips};
 use crate::error::{Error, Result, SampleFault};
-use crate::spec::{ImageSpec, PixelLayout, ResizeTo, Transform};
+use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, ResizeTo, Transform};
 
 use geometry::Stage;
 pub use philox::Draw;
@@ -129,6 +130,7 @@ pub struct ImageWorker {
     resampler: Resampler,
     stages: Vec<Stage>,
     size: (u32, u32),
+    orientation: Orientation,
     output: Vec<u8>,
     /// Images between stages, where a recipe needs more than one resample: read from one, written to the other.
     between: [Vec<u8>; 2],
@@ -147,6 +149,7 @@ impl ImageWorker {
             resampler: Resampler::new(path),
             stages: Vec::new(),
             size: (0, 0),
+            orientation: Orientation::UPRIGHT,
             output: Vec::new(),
             between: [Vec::new(), Vec::new()],
         })
@@ -155,16 +158,26 @@ impl ImageWorker {
     /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`. Returns the row's finished pixels,
     /// [`ImageRecipe::row_bytes`] of them, in this worker's memory.
     pub fn run(&mut self, recipe: &ImageRecipe, bytes: &[u8], draw: Draw) -> Result<&[u8], SampleFault> {
-        let ImageSpec { transforms, layout, max_pixels } = &recipe.spec;
+        let ImageSpec { transforms, layout, max_pixels, decode } = &recipe.spec;
         let plan = |size, stages: &mut _| geometry::plan(transforms, size, draw, *max_pixels, stages);
-        let pixels = self.run_planned(bytes, *layout, *max_pixels, plan)?;
+        let pixels = self.run_planned(bytes, *layout, *max_pixels, decode, plan)?;
         debug_assert_eq!(pixels.len(), recipe.row_bytes());
         Ok(pixels)
     }
 
-    /// (width, height) of the last image, before any transform.
+    /// (width, height) of the last image as stored, before it was turned or transformed.
     pub fn size(&self) -> (u32, u32) {
         self.size
+    }
+
+    /// How the last image was turned, as its recipe says, before any transform.
+    pub fn orientation(&self) -> Orientation {
+        self.orientation
+    }
+
+    /// Whether the last image was cut off, and used as far as it goes because its recipe says so.
+    pub fn is_cut_off(&self) -> bool {
+        self.decoder.is_cut_off()
     }
 
     /// Oddities of the last JPEG that were passed over, as Pillow does: bytes before a marker, damaged codes.
@@ -178,23 +191,26 @@ impl ImageWorker {
         bytes: &[u8],
         layout: PixelLayout,
         pixels_max: u64,
+        decode: &DecodeSpec,
         plan: impl FnOnce((u32, u32), &mut Vec<Stage>) -> Result<(), SampleFault>,
     ) -> Result<&[u8], SampleFault> {
-        let Self { decoder, resampler, stages, size, output, between: [read, written] } = self;
-        let image = decoder.open(bytes, pixels_max)?;
-        *size = image.size();
-        plan(*size, stages)?;
+        let Self { decoder, resampler, stages, size, orientation, output, between: [read, written] } = self;
+        let image = decoder.open_with(bytes, pixels_max, decode)?;
+        (*size, *orientation) = (image.stored_size(), image.orientation());
+        plan(image.size(), stages)?;
         let mut image = Some(image);
         for (index, stage) in stages.iter().enumerate() {
             let is_last = index + 1 == stages.len();
             let layout = if is_last { layout } else { PixelLayout::Nhwc };
             let pixels = if is_last { &mut *output } else { &mut *written };
             let image = image.take();
+            let reduction =
+                image.as_ref().map_or(Reduction::NONE, |image| image.reduction(stage.source, stage.resized));
             let rows = |region| match image {
-                Some(image) => image.region(region),
+                Some(image) => image.reduced_region(region, reduction.factor),
                 None => Ok(Strips::of_pixels(read, stage.source.width, region)),
             };
-            run_stage(resampler, stage, layout, pixels, rows)?;
+            run_stage(resampler, stage, reduction, layout, pixels, rows)?;
             if !is_last {
                 written.resize(written.len() + STRIP_SLACK, 0);
                 std::mem::swap(read, written);
@@ -208,6 +224,7 @@ impl ImageWorker {
 fn run_stage<'rows>(
     resampler: &mut Resampler,
     stage: &Stage,
+    reduction: Reduction,
     layout: PixelLayout,
     pixels: &mut Vec<u8>,
     rows: impl FnOnce(Region) -> Result<Strips<'rows>, SampleFault>,
@@ -220,7 +237,7 @@ fn run_stage<'rows>(
     let Some(visible) = stage.visible else {
         return Ok(());
     };
-    let region = resampler.prepare(stage, visible, layout)?;
+    let region = resampler.prepare_reduced(stage, reduction, visible, layout)?;
     // The output is mirrored with its padding; what is visible lies within the window.
     let before = visible.left - stage.window.left;
     let after = i64::from(width) - before - i64::from(visible.width);
@@ -235,7 +252,12 @@ mod tests {
     use super::*;
 
     fn spec(transforms: &[Transform]) -> ImageSpec {
-        ImageSpec { transforms: transforms.to_vec(), layout: PixelLayout::Nhwc, max_pixels: 1 << 26 }
+        ImageSpec {
+            transforms: transforms.to_vec(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: 1 << 26,
+            decode: DecodeSpec::default(),
+        }
     }
 
     const SHORT: Transform = Transform::Resize { to: ResizeTo::ShortSide(256) };

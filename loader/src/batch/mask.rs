@@ -7,8 +7,9 @@ use super::layout::{Dtype, FieldLayout};
 use crate::augment::geometry::{self, Stage};
 use crate::augment::{Draw, ImageRecipe};
 use crate::decode::mask::MaskDecoder;
+use crate::decode::orientation::Orientation;
 use crate::error::{Error, FaultClass, Result, SampleFault};
-use crate::spec::{FieldKind, FieldSpec, ImageSpec, MaskSpec, PixelLayout, Transform};
+use crate::spec::{DecodeSpec, FieldKind, FieldSpec, ImageSpec, MaskSpec, PixelLayout, Transform};
 
 /// A checked [`MaskSpec`].
 #[derive(Debug)]
@@ -48,8 +49,12 @@ impl MaskRecipe {
             },
             None => &spec.transforms,
         };
-        let geometry =
-            ImageSpec { transforms: transforms.clone(), layout: PixelLayout::Nhwc, max_pixels: spec.max_pixels };
+        let geometry = ImageSpec {
+            transforms: transforms.clone(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: spec.max_pixels,
+            decode: DecodeSpec::default(),
+        };
         let (height, width) = ImageRecipe::compile(&geometry)?.output_size();
         let (dtype, fill, max_pixels) = (spec.dtype, spec.fill, spec.max_pixels);
         Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels })
@@ -70,39 +75,55 @@ fn is_image(field: &FieldSpec) -> bool {
     matches!(field.kind, FieldKind::Image(_))
 }
 
+/// What a mask must know of the image that it follows.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageForm {
+    /// (width, height) in pixels, as stored.
+    pub size: (u32, u32),
+    /// How it was turned before any transform; its mask is turned alike.
+    pub orientation: Orientation,
+}
+
 /// One worker's memory for masks.
 #[derive(Default)]
 pub struct MaskWorker {
     decoder: MaskDecoder,
     stages: Vec<Stage>,
     columns: Vec<u32>,
+    turned: Vec<u16>,
     planes: [Vec<u16>; 2],
     row: Vec<u8>,
 }
 
 impl MaskWorker {
-    /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`; `image_size` is the (width, height) of
-    /// the image that the mask belongs to, where that is known. Returns the finished row.
+    /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`; `image` is what is known of the image
+    /// that the mask belongs to. Returns the finished row.
     pub fn run(
         &mut self,
         recipe: &MaskRecipe,
         bytes: &[u8],
         draw: Draw,
-        image_size: Option<(u32, u32)>,
+        image: Option<ImageForm>,
     ) -> Result<&[u8], SampleFault> {
         let plane = self.decoder.decode(bytes, recipe.max_pixels)?;
         if plane.is_wide && recipe.dtype == Dtype::Uint8 {
             let words = "the mask has 16 bits a pixel, which uint8 cannot hold: take dtype int32";
             return Err(SampleFault::new(FaultClass::Unsupported, words));
         }
-        let size = (plane.width, plane.height);
-        if let Some((width, height)) = image_size.filter(|&image_size| image_size != size) {
-            let message = format!("the mask has {}x{} pixels, its image {width}x{height}", size.0, size.1);
-            return Err(SampleFault::new(FaultClass::Corrupt, message));
+        let mut size = (plane.width, plane.height);
+        let mut source = plane.numbers;
+        if let Some(ImageForm { size: image_size, orientation }) = image {
+            check_size(size, image_size, orientation)?;
+            if orientation != Orientation::UPRIGHT {
+                self.turned.clear();
+                orientation.turn(source, size, &mut self.turned);
+                source = &self.turned;
+                size = orientation.size(size);
+            }
         }
         geometry::plan(&recipe.transforms, size, draw, recipe.max_pixels, &mut self.stages)?;
         let [read, written] = &mut self.planes;
-        let (mut source, mut source_width) = (plane.numbers, plane.width);
+        let mut source_width = size.0;
         for (index, stage) in self.stages.iter().enumerate() {
             if index > 0 {
                 std::mem::swap(read, written);
@@ -119,6 +140,21 @@ impl MaskWorker {
         }
         Ok(&self.row)
     }
+}
+
+/// Refuses a mask whose size is not that of its image as stored.
+fn check_size(size: (u32, u32), image_size: (u32, u32), orientation: Orientation) -> Result<(), SampleFault> {
+    if size == image_size {
+        return Ok(());
+    }
+    let mut message = format!("the mask has {}x{} pixels, its image {}x{}", size.0, size.1, image_size.0, image_size.1);
+    if orientation.size(image_size) == size {
+        message.push_str(
+            " as stored: its EXIF orientation turns both, and the mask seems to be turned already; store both in one \
+             orientation",
+        );
+    }
+    Err(SampleFault::new(FaultClass::Corrupt, message))
 }
 
 /// Makes the output of one stage.

@@ -114,6 +114,12 @@ impl Worker {
                 if work.attempt > 0 {
                     stream.counters().replaced.fetch_add(1, Relaxed);
                 }
+                if self.fields.warnings() > 0 {
+                    stream.counters().odd.fetch_add(1, Relaxed);
+                }
+                for &field in self.fields.cut_off() {
+                    note_lenient(&work, field);
+                }
                 batch.finish_row();
                 if let Err(error) = stream.faults().good() {
                     stream.fail(error);
@@ -186,17 +192,7 @@ impl Worker {
         if let Err(error) = stream.dataset().check_snapshots() {
             return stream.fail(error);
         }
-        let (shard, _) = stream.dataset().locate(work.sample);
-        let report = FaultReport {
-            class: found.fault.class,
-            shard: stream.dataset().shard_path(shard).display().to_string(),
-            key: stream.dataset().with_key(work.sample, str::to_owned),
-            field: stream.spec().fields[found.field].name.clone(),
-            offset: found.offset,
-            message: found.fault.message,
-            sample: work.sample.0,
-            row: work.row,
-        };
+        let report = report(&work, found);
         stream.counters().faults[report.class as usize].fetch_add(1, Relaxed);
         if report.class == FaultClass::Io {
             // A substitute would depend on the moment; the reader has tried what can be tried.
@@ -221,6 +217,39 @@ impl Worker {
             self.waker.wake();
         }
     }
+}
+
+/// Where the fault of a sample is.
+#[cold]
+fn report(work: &RowWork, found: FieldFault) -> FaultReport {
+    let stream = &work.batch.stream;
+    let (shard, _) = stream.dataset().locate(work.sample);
+    FaultReport {
+        class: found.fault.class,
+        shard: stream.dataset().shard_path(shard).display().to_string(),
+        key: stream.dataset().with_key(work.sample, str::to_owned),
+        field: stream.spec().fields[found.field].name.clone(),
+        offset: found.offset,
+        message: found.fault.message,
+        sample: work.sample.0,
+        row: work.row,
+    }
+}
+
+/// Counts and reports an image that was cut off and is used all the same.
+#[cold]
+fn note_lenient(work: &RowWork, field: usize) {
+    let stream = &work.batch.stream;
+    let mut places = [None; FIELDS_MAX];
+    let places = &mut places[..stream.fields().len()];
+    stream.selector().select(stream.dataset(), work.sample, places);
+    let offset = places[field].map_or(0, |place| place.range.offset);
+    let words =
+        "JPEG: no end-of-image marker: the row has what there is, and grey for the rest (truncated=\"lenient\")";
+    let report = report(work, FieldFault { field, offset, fault: SampleFault::new(FaultClass::Lenient, words) });
+    let first = stream.counters().faults[FaultClass::Lenient as usize].fetch_add(1, Relaxed) == 0;
+    stream.tell(StreamEvent::Fault { report: report.clone(), first });
+    work.batch.add_fault(report);
 }
 
 /// The system refused memory for values that a slot has no room for.
