@@ -351,25 +351,29 @@ impl Inner {
         }
         self.place = Place { epoch: lease.epoch(), position: lease.end_position() };
         let rows = lease.rows() as usize;
-        let park = if let Reader::Streams(park) = &self.reader { Some(Arc::clone(park)) } else { None };
+        let is_overflow = delivery == Delivery::Copied { is_overflow: true };
+        let is_borrowed =
+            !is_for_device && delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
+        // What is copied out is read by no stream.
+        let park = match &self.reader {
+            Reader::Streams(park) if is_borrowed => Some(Arc::clone(park)),
+            _ => None,
+        };
         let lease = Loan::new(lease, park);
         let field_of = |(index, field): (usize, &FieldShape)| {
             let bytes = field.row_bytes * rows;
-            let is_borrowed = (!field.is_small || is_for_device) && delivery == Delivery::Borrowed;
+            let is_in_place = (!field.is_small || is_for_device) && delivery == Delivery::Borrowed;
             Ok(match field.form {
-                RowForm::Fixed if is_borrowed => Delivered::Field(Field::borrowed(&lease, index, bytes)),
+                RowForm::Fixed if is_in_place => Delivered::Field(Field::borrowed(&lease, index, bytes)),
                 RowForm::Fixed => Delivered::Field(Field::copied(&lease, index, bytes)?),
                 RowForm::Bytes => Delivered::Values(Values::gathered(&lease, index)?),
                 RowForm::Arrays => {
-                    Delivered::Arrays(arrays(&lease, index, field.dtype, is_borrowed && !is_for_device)?)
+                    Delivered::Arrays(arrays(&lease, index, field.dtype, is_in_place && !is_for_device)?)
                 }
             })
         };
         let raise = |error: Error| to_python(py, &error, None);
         let fields = self.fields.iter().enumerate().map(field_of).collect::<Result<Vec<_>, Error>>().map_err(raise)?;
-        let is_borrowed =
-            !is_for_device && delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
-        let is_overflow = delivery == Delivery::Copied { is_overflow: true };
         let info = BatchInfo::new(lease, is_borrowed, is_overflow).map_err(raise)?;
         Ok((info, fields))
     }
