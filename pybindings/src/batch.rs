@@ -2,7 +2,7 @@
 //!
 //! A [`Field`] is an exporter of Python's buffer protocol. Whatever is made from it (a tensor, an array, any view of
 //! them) keeps the field alive, the field keeps the lease, and the lease keeps the slot: the slot goes back when the
-//! last view is dead. Unsafe code is here and in `cuda` alone.
+//! last view is dead. Unsafe code is here, in `dlpack` and in `cuda` alone.
 #![expect(unsafe_code, reason = "the buffer protocol hands raw memory to Python")]
 
 use std::ffi::{c_int, c_void};
@@ -33,11 +33,19 @@ enum Memory {
     /// The elements of an array among the values of a slot, or of its spill.
     Element { lease: Arc<Loan>, entry: RowEntry },
     /// A copy.
-    Private(Lines),
+    Private(Arc<Lines>),
+}
+
+/// Keeps a field's memory.
+pub enum Keeper {
+    /// In a slot.
+    Slot(Arc<Loan>),
+    /// A copy.
+    Private(Arc<Lines>),
 }
 
 /// Private memory of some bytes, in whole cache lines, the rest zero.
-struct Lines {
+pub struct Lines {
     lines: Box<[CacheLine]>,
     bytes: usize,
 }
@@ -96,12 +104,12 @@ impl Field {
         unsafe { rest.write_bytes(0, tail) };
         // SAFETY: the copy and the zeros after it have written every byte, and any bytes are a `CacheLine`.
         let lines = unsafe { lines.assume_init() };
-        Ok(Self { memory: Memory::Private(Lines { lines, bytes }), bytes })
+        Ok(Self { memory: Memory::Private(Arc::new(Lines { lines, bytes })), bytes })
     }
 
     fn private(lines: Lines) -> Self {
         let bytes = lines.bytes;
-        Self { memory: Memory::Private(lines), bytes }
+        Self { memory: Memory::Private(Arc::new(lines)), bytes }
     }
 
     /// The batch that it lies in, unless it is a copy.
@@ -109,6 +117,14 @@ impl Field {
         match &self.memory {
             Memory::Slot { lease, .. } | Memory::Element { lease, .. } => Some(lease),
             Memory::Private(_) => None,
+        }
+    }
+
+    /// What keeps its memory, without Python.
+    pub fn keeper(&self) -> Keeper {
+        match &self.memory {
+            Memory::Slot { lease, .. } | Memory::Element { lease, .. } => Keeper::Slot(Arc::clone(lease)),
+            Memory::Private(lines) => Keeper::Private(Arc::clone(lines)),
         }
     }
 

@@ -136,9 +136,13 @@ def test_next_is_refused_while_a_graph_is_captured(make) -> None:
         iterator = iter(make(**options))
         next(iterator)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), pytest.raises(feedline.GraphCaptureError, match="graph"):
-            next(iterator)
+        numbers, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            numbers += 1
+            with pytest.raises(feedline.GraphCaptureError, match="graph"):
+                next(iterator)
+        graph.replay()
+        assert numbers.tolist() == [1] * 4
 
 
 def test_leaving_early_and_resuming(make, expected) -> None:
@@ -161,7 +165,8 @@ def test_leaving_early_and_resuming(make, expected) -> None:
 
 def test_a_bad_sample_raises_in_its_place(load, tmp_path) -> None:
     broken = datasets.write(tmp_path, 40, damage={17: b"no picture"})
-    iterator = iter(load(broken.pattern, fields=FIELDS, batch_size=8, shuffle=False, device="cuda", on_error="raise"))
+    options = {"shuffle": False, "on_error": "raise", "error_budget": 1}
+    iterator = iter(load(broken.pattern, fields=FIELDS, batch_size=8, device="cuda", **options))
     rows = []
     for _ in range(5):
         try:
