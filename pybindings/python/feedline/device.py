@@ -89,7 +89,9 @@ class DeviceFeed:
             ahead.append(self._copied(*taken))
         try:
             while len(ahead) <= self._job.device_prefetch and native.has_ready():
-                ahead.append(self._copied(*native.next(self._job.timeout_s)))
+                taken = native.next(self._job.timeout_s)
+                assert taken is not None, "a batch is ready"
+                ahead.append(self._copied(*taken))
         except Exception as error:
             ahead.append(error)
         first = ahead.popleft()
