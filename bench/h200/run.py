@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="length of one round")
     parser.add_argument("--workers", type=int, default=16, help="workers of DataLoader")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parts", help="only these, with commas between")
     parser.add_argument("--models", default="resnet50:256,resnet18:512")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -60,6 +61,7 @@ def main() -> None:
         photos, _ = packing.find_photos(options.photos, Path(scratch), 0)
         pattern = packing.pack(photos, options.samples, False, Path(scratch))
         result["data"] = {"photos": len(photos), "samples": options.samples, "bytes": packing.warm(Path(scratch))}
+        wanted = options.parts.split(",") if options.parts else None
         parts: list[tuple[str, Callable[[], Any]]] = [
             ("copies", lambda: copies(pattern)),
             ("trainer_cpu", lambda: trainer_cpu(pattern)),
@@ -68,6 +70,8 @@ def main() -> None:
             name, _, batch = model.partition(":")
             parts.append((model, lambda name=name, batch=int(batch): training(pattern, name, batch, options)))  # type: ignore[misc]
         for part, measure in parts:
+            if wanted is not None and part not in wanted:
+                continue
             begun = time.monotonic()
             try:
                 result[part] = measure()
@@ -100,6 +104,8 @@ def feedline_loader(pattern: str, batch_size: int, **options: Any) -> feedline.L
 
 def copies(pattern: str) -> dict[str, Any]:
     """GB/s of copies of 77 MB from the ring and from torch's pinned memory, in turn."""
+    # Page-locking waits for this.
+    torch.cuda.init()
     batch = next(iter(feedline_loader(pattern, 512, pin_memory=True)))
     ring = batch["image"]
     pinned = torch.empty_like(ring, pin_memory=True).copy_(ring)

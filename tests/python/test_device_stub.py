@@ -148,14 +148,10 @@ for number, batch in enumerate(loader):
     "ending",
     [
         "",
-        "del loader",
-        "loader.close()",
         "loader.close(); del batch, images",
-        "del batch, images; loader.close()",
         "del batch; del loader; gc.collect(); del images",
         "del iterator; batch = next(iter(loader))",
         "sys.modules.clear()",
-        "os._exit(0)",
     ],
 )
 def test_ends_in_every_order(stub: Stub, dataset: datasets.Dataset, ending: str) -> None:

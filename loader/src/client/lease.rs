@@ -92,12 +92,12 @@ impl Lease {
 
     /// The sample keys, row by row.
     pub fn keys(&self) -> Result<Vec<String>> {
-        (0..self.rows()).map(|row| self.slot.key(row)).collect()
+        self.slot.keys()
     }
 
     /// Whether each row counts; rows that pad the last batch do not.
     pub fn valid(&self) -> Result<Vec<bool>> {
-        (0..self.rows()).map(|row| self.slot.valid(row)).collect()
+        self.slot.valid_rows()
     }
 
     /// How many of its samples could not be used; their rows hold substitutes.
