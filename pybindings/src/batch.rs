@@ -2,10 +2,11 @@
 //!
 //! A [`Field`] is an exporter of Python's buffer protocol. Whatever is made from it (a tensor, an array, any view of
 //! them) keeps the field alive, the field keeps the lease, and the lease keeps the slot: the slot goes back when the
-//! last view is dead. This is the only file of the package with unsafe code.
+//! last view is dead. Unsafe code is here, in `dlpack` and in `cuda` alone.
 #![expect(unsafe_code, reason = "the buffer protocol hands raw memory to Python")]
 
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::errors::to_python;
+use crate::loan::Loan;
 
 /// 64 bytes on a cache line: what private memory is made of, so that copies are aligned as slots are. Python writes
 /// to them while Rust holds the box, hence the atomics.
@@ -27,15 +29,23 @@ struct CacheLine(#[expect(dead_code, reason = "reached by pointer only")] [Atomi
 
 enum Memory {
     /// Field number `index` of a slot.
-    Slot { lease: Arc<Lease>, index: usize },
+    Slot { lease: Arc<Loan>, index: usize },
     /// The elements of an array among the values of a slot, or of its spill.
-    Element { lease: Arc<Lease>, entry: RowEntry },
+    Element { lease: Arc<Loan>, entry: RowEntry },
     /// A copy.
-    Private(Lines),
+    Private(Arc<Lines>),
+}
+
+/// Keeps a field's memory.
+pub enum Keeper {
+    /// In a slot.
+    Slot(Arc<Loan>),
+    /// A copy.
+    Private(Arc<Lines>),
 }
 
 /// Private memory of some bytes, in whole cache lines, the rest zero.
-struct Lines {
+pub struct Lines {
     lines: Box<[CacheLine]>,
     bytes: usize,
 }
@@ -72,7 +82,7 @@ pub struct Field {
 
 impl Field {
     /// The first `bytes` of field `index`, in place.
-    pub fn borrowed(lease: &Arc<Lease>, index: usize, bytes: usize) -> Self {
+    pub fn borrowed(lease: &Arc<Loan>, index: usize, bytes: usize) -> Self {
         Self { memory: Memory::Slot { lease: Arc::clone(lease), index }, bytes }
     }
 
@@ -94,24 +104,45 @@ impl Field {
         unsafe { rest.write_bytes(0, tail) };
         // SAFETY: the copy and the zeros after it have written every byte, and any bytes are a `CacheLine`.
         let lines = unsafe { lines.assume_init() };
-        Ok(Self { memory: Memory::Private(Lines { lines, bytes }), bytes })
+        Ok(Self { memory: Memory::Private(Arc::new(Lines { lines, bytes })), bytes })
     }
 
     fn private(lines: Lines) -> Self {
         let bytes = lines.bytes;
-        Self { memory: Memory::Private(lines), bytes }
+        Self { memory: Memory::Private(Arc::new(lines)), bytes }
+    }
+
+    /// The batch that it lies in, unless it is a copy.
+    pub fn loan(&self) -> Option<&Arc<Loan>> {
+        match &self.memory {
+            Memory::Slot { lease, .. } | Memory::Element { lease, .. } => Some(lease),
+            Memory::Private(_) => None,
+        }
+    }
+
+    /// What keeps its memory, without Python.
+    pub fn keeper(&self) -> Keeper {
+        match &self.memory {
+            Memory::Slot { lease, .. } | Memory::Element { lease, .. } => Keeper::Slot(Arc::clone(lease)),
+            Memory::Private(lines) => Keeper::Private(Arc::clone(lines)),
+        }
+    }
+
+    /// Size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// First byte; an error in a forked child, where the ring is not mapped.
-    fn start(&self) -> Result<*mut u8> {
+    pub fn start(&self) -> Result<NonNull<u8>> {
         match &self.memory {
-            Memory::Slot { lease, index } => Ok(lease.field(*index)?.0.as_ptr()),
+            Memory::Slot { lease, index } => Ok(lease.field(*index)?.0),
             Memory::Element { lease, entry } => {
-                let first = lease.value(*entry)?.as_ptr();
+                let first = lease.value(*entry)?;
                 // SAFETY: the value's size was checked against its header, so it is at least that long.
                 Ok(unsafe { first.add(ARRAY_HEADER_BYTES) })
             }
-            Memory::Private(lines) => Ok(lines.lines.as_ptr().cast::<u8>().cast_mut()),
+            Memory::Private(lines) => Ok(NonNull::from(&*lines.lines).cast()),
         }
     }
 }
@@ -134,7 +165,7 @@ impl Field {
             return Err(PyBufferError::new_err("a buffer was asked for without a place to describe it"));
         }
         let field = slf.get();
-        let start = field.start().map_err(|error| PyBufferError::new_err(error.to_string()))?.cast::<c_void>();
+        let start = field.start().map_err(|error| PyBufferError::new_err(error.to_string()))?.as_ptr().cast::<c_void>();
         let bytes = ffi::Py_ssize_t::try_from(field.bytes).expect("an allocation fits isize");
         // SAFETY:
         // - `view` is not null, and the interpreter vouches for it otherwise;
@@ -223,7 +254,7 @@ impl Values {
 pub type Arrays = Vec<(Vec<u32>, Field)>;
 
 /// The arrays of field `index`, whose elements are of `dtype`: in place where `is_borrowed`, else copied out.
-pub fn arrays(lease: &Arc<Lease>, index: usize, dtype: Dtype, is_borrowed: bool) -> Result<Arrays> {
+pub fn arrays(lease: &Arc<Loan>, index: usize, dtype: Dtype, is_borrowed: bool) -> Result<Arrays> {
     let array = |entry: RowEntry| {
         let sides = lease.array_sides(entry, dtype)?;
         let bytes = entry.len as usize - ARRAY_HEADER_BYTES;
@@ -271,7 +302,7 @@ impl Words {
 
 /// Where the words are: in the slot until asked for, or taken out of it.
 enum WordsPlace {
-    Slot(Arc<Lease>),
+    Slot(Arc<Loan>),
     Private(Words),
 }
 
@@ -307,7 +338,7 @@ pub struct BatchInfo {
 
 impl BatchInfo {
     /// Describes the batch of `lease`. Its words stay in the slot until asked for where the batch holds it anyway.
-    pub fn new(lease: Arc<Lease>, is_borrowed: bool, is_overflow: bool) -> Result<Self> {
+    pub fn new(lease: Arc<Loan>, is_borrowed: bool, is_overflow: bool) -> Result<Self> {
         Ok(Self {
             epoch: lease.epoch(),
             position: lease.position(),
@@ -324,6 +355,13 @@ impl BatchInfo {
 
 #[pymethods]
 impl BatchInfo {
+    /// Has the slot's return wait for what is queued on the CUDA stream of handle `stream` when the batch is dead.
+    fn release_after(&self, stream: u64) {
+        if let WordsPlace::Slot(loan) = &self.words {
+            loan.release_after(stream);
+        }
+    }
+
     /// The keys of the samples, whether each row counts (false for the repeats of ``tail="pad"``), and the faults as a
     /// JSON list. Read from the slot, which this object then still holds.
     fn words(&self, py: Python<'_>) -> PyResult<(Vec<String>, Vec<bool>, String)> {

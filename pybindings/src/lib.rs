@@ -1,13 +1,17 @@
 //! The native module of the Python package `feedline`.
 //!
 //! `wait` is the one door that releases the interpreter lock, `errors` the one map to exceptions, `batch` lends
-//! slots through the buffer protocol, `stream` joins them into an iterator's native half. Everything that a user
+//! slots through the buffer protocol and DLPack (`dlpack`), `loan` says until when, `page_lock` and `cuda` let a GPU read them, `stream` joins them into an iterator's native half. Everything that a user
 //! meets is written in Python, in `python/feedline`.
 
 mod anchor;
 mod batch;
+mod cuda;
+mod dlpack;
 mod errors;
 mod geometry;
+mod loan;
+mod page_lock;
 mod stream;
 mod wait;
 
@@ -27,6 +31,8 @@ mod _native {
     use super::anchor::Anchor;
     #[pymodule_export]
     use super::batch::{BatchInfo, Field, Values};
+    #[pymodule_export]
+    use super::dlpack::View;
     #[pymodule_export]
     use super::geometry::draw_geometry;
     #[pymodule_export]

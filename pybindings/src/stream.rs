@@ -13,7 +13,10 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
 use crate::batch::{BatchInfo, Delivered, Field, Values, arrays};
+use crate::cuda::{self, Context, Refusal};
 use crate::errors::{Place, named, to_python};
+use crate::loan::{Loan, Park, return_after, sweep};
+use crate::page_lock::PageLock;
 use crate::wait::{timeout, wait};
 
 /// Fields of fewer bytes a batch are copied out, so that keeping labels or keys never keeps a slot.
@@ -48,6 +51,17 @@ struct Inner {
     place: Place,
     /// A batch that could not be handed over, because the rule is strict and too many slots are held.
     waiting: Option<Lease>,
+    reader: Reader,
+}
+
+/// Who reads the slots.
+enum Reader {
+    /// The trainer alone: a copy to a device is over when its call returns.
+    Trainer,
+    /// A GPU too, by copies that the trainer queues.
+    Streams(Arc<Park>),
+    /// A GPU alone, by copies that `copy_to_device` queues.
+    Device(Arc<Context>),
 }
 
 /// What becomes of a batch that arrives while `slots_held` slots, its own included, are out.
@@ -159,7 +173,7 @@ impl Stream {
             })
             .collect();
         let place = Place { epoch: 0, position: 0 };
-        let inner = Inner { stream, fields, zero_copy, place, waiting: None };
+        let inner = Inner { stream, fields, zero_copy, place, waiting: None, reader: Reader::Trainer };
         Ok(Self { inner: Mutex::new(Some(inner)) })
     }
 
@@ -183,8 +197,19 @@ impl Stream {
 
     /// The next batch as (info, fields), or None at the end of the epoch. A field is a `Field` where its rows have one
     /// size, `Values` where they are bytes of any length, a list of (shape, `Field`) where they are arrays of any shape.
-    fn next(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Option<(BatchInfo, Vec<Delivered>)>> {
+    /// `current` is the handle of the CUDA stream that is current, where the ring is page-locked: slots of dead batches go
+    /// back when it has done what is queued on it now.
+    #[pyo3(signature = (timeout_s, current = None))]
+    fn next(
+        &self,
+        py: Python<'_>,
+        timeout_s: f64,
+        current: Option<u64>,
+    ) -> PyResult<Option<(BatchInfo, Vec<Delivered>)>> {
         self.with(|inner| {
+            if let (Reader::Streams(park), Some(current)) = (&inner.reader, current) {
+                park.collect(current).map_err(|refusal| refused(py, &refusal))?;
+            }
             let lease = match inner.waiting.take() {
                 Some(lease) => lease,
                 None => {
@@ -196,6 +221,85 @@ impl Stream {
                 }
             };
             inner.deliver(py, lease).map(Some)
+        })
+    }
+
+    /// Whether a batch of this epoch is there, so that `next` would not wait.
+    fn has_ready(&self, py: Python<'_>) -> PyResult<bool> {
+        self.with(|inner| {
+            let is_ready = inner.waiting.is_some()
+                || inner.stream.has_ready().map_err(|error| to_python(py, &error, Some(inner.place)))?;
+            Ok(is_ready)
+        })
+    }
+
+    /// Page-locks the ring, once, so that CUDA device number `device` reads it by itself.
+    ///
+    /// Args:
+    ///     device: The device's number among those that are visible.
+    ///     is_device_alone: Whether `copy_to_device` takes every batch; else the trainer's own copies are reckoned with.
+    /// Returns:
+    ///     Bytes that are page-locked, bytes of the ring, and why that is not all, in words.
+    fn page_lock(
+        &self,
+        py: Python<'_>,
+        device: i32,
+        is_device_alone: bool,
+    ) -> PyResult<(usize, usize, Option<String>)> {
+        self.with(|inner| {
+            sweep();
+            let ring = inner.stream.ring();
+            let (start, bytes) = ring.payload().map_err(|error| to_python(py, &error, None))?;
+            let context = match Context::primary(device) {
+                Ok(context) => context,
+                Err(refusal) if is_device_alone => return Err(refused(py, &refusal)),
+                Err(refusal) => return Ok((0, bytes, Some(refusal.to_string()))),
+            };
+            let slot_bytes = bytes / ring.slot_count() as usize;
+            let (lock, outcome) = PageLock::of_ring(&context, start, bytes, slot_bytes);
+            if !lock.is_empty() && ring.keep_until_unmapped(Box::new(lock)).is_err() {
+                return Err(PyRuntimeError::new_err("this ring has been page-locked before"));
+            }
+            inner.reader = if is_device_alone {
+                Reader::Device(context)
+            } else if outcome.locked_bytes > 0 {
+                Reader::Streams(Park::new(context).map_err(|refusal| refused(py, &refusal))?)
+            } else {
+                Reader::Trainer
+            };
+            Ok((outcome.locked_bytes, bytes, outcome.refusal.map(|refusal| refusal.to_string())))
+        })
+    }
+
+    /// Queues copies of `fields`, all of one batch, to the device addresses `targets` on the CUDA stream of handle
+    /// `stream`. The batch's slot goes back when they are done.
+    fn copy_to_device(
+        &self,
+        py: Python<'_>,
+        fields: Vec<Bound<'_, Field>>,
+        targets: Vec<u64>,
+        stream: u64,
+    ) -> PyResult<()> {
+        self.with(|inner| {
+            let Reader::Device(context) = &inner.reader else {
+                return Err(PyRuntimeError::new_err("page_lock(device, True) comes before copies to a device"));
+            };
+            let Some(loan) = fields.iter().find_map(|field| field.get().loan()).map(Arc::clone) else { return Ok(()) };
+            let copies = fields
+                .iter()
+                .zip(&targets)
+                .map(|(field, &target)| {
+                    let source = field.get().start()?;
+                    Ok(cuda::Copy { target, source, bytes: field.get().bytes() })
+                })
+                .collect::<Result<Vec<_>, Error>>()
+                .map_err(|error| to_python(py, &error, None))?;
+            // Without the interpreter's lock: a copy from memory that is not page-locked takes its time.
+            let queued = py.detach(move || {
+                cuda::copy(context, stream, &copies)?;
+                return_after(context, stream, loan)
+            });
+            queued.map_err(|refusal| refused(py, &refusal))
         })
     }
 
@@ -218,7 +322,10 @@ impl Stream {
     fn close(&self, py: Python<'_>) {
         if let Ok(mut inner) = self.inner.try_lock() {
             let inner = inner.take();
-            py.detach(|| drop(inner));
+            py.detach(|| {
+                drop(inner);
+                sweep();
+            });
         }
     }
 }
@@ -226,7 +333,10 @@ impl Stream {
 impl Inner {
     fn deliver(&mut self, py: Python<'_>, lease: Lease) -> PyResult<(BatchInfo, Vec<Delivered>)> {
         let (slots_held, slot_count) = (self.stream.slots_held(), self.stream.info().slot_count);
-        let delivery = Delivery::of(self.zero_copy, slots_held, slot_count);
+        let is_for_device = matches!(self.reader, Reader::Device(_));
+        // The device gives slots back by itself.
+        let delivery =
+            if is_for_device { Delivery::Borrowed } else { Delivery::of(self.zero_copy, slots_held, slot_count) };
         if delivery == Delivery::Refused {
             self.waiting = Some(lease);
             return Err(named(
@@ -241,24 +351,37 @@ impl Inner {
         }
         self.place = Place { epoch: lease.epoch(), position: lease.end_position() };
         let rows = lease.rows() as usize;
-        let lease = Arc::new(lease);
+        let is_overflow = delivery == Delivery::Copied { is_overflow: true };
+        let is_borrowed =
+            !is_for_device && delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
+        // What is copied out is read by no stream.
+        let park = match &self.reader {
+            Reader::Streams(park) if is_borrowed => Some(Arc::clone(park)),
+            _ => None,
+        };
+        let lease = Loan::new(lease, park);
         let field_of = |(index, field): (usize, &FieldShape)| {
             let bytes = field.row_bytes * rows;
-            let is_borrowed = !field.is_small && delivery == Delivery::Borrowed;
+            let is_in_place = (!field.is_small || is_for_device) && delivery == Delivery::Borrowed;
             Ok(match field.form {
-                RowForm::Fixed if is_borrowed => Delivered::Field(Field::borrowed(&lease, index, bytes)),
+                RowForm::Fixed if is_in_place => Delivered::Field(Field::borrowed(&lease, index, bytes)),
                 RowForm::Fixed => Delivered::Field(Field::copied(&lease, index, bytes)?),
                 RowForm::Bytes => Delivered::Values(Values::gathered(&lease, index)?),
-                RowForm::Arrays => Delivered::Arrays(arrays(&lease, index, field.dtype, is_borrowed)?),
+                RowForm::Arrays => {
+                    Delivered::Arrays(arrays(&lease, index, field.dtype, is_in_place && !is_for_device)?)
+                }
             })
         };
         let raise = |error: Error| to_python(py, &error, None);
         let fields = self.fields.iter().enumerate().map(field_of).collect::<Result<Vec<_>, Error>>().map_err(raise)?;
-        let is_borrowed = delivery == Delivery::Borrowed && self.fields.iter().any(|field| !field.is_small);
-        let is_overflow = delivery == Delivery::Copied { is_overflow: true };
         let info = BatchInfo::new(lease, is_borrowed, is_overflow).map_err(raise)?;
         Ok((info, fields))
     }
+}
+
+/// What the driver refused, as an exception.
+fn refused(py: Python<'_>, refusal: &Refusal) -> PyErr {
+    named(py, "ResourceError", refusal.to_string())
 }
 
 /// A job spec from JSON, checked.

@@ -140,7 +140,7 @@ def test_names_of_dataloader_are_mapped(shards, caplog) -> None:
     assert (spec["slots"], spec["tail"], spec["seed"], spec["order"]) == (6, "drop", 17, "global")
     assert loader._job.timeout_s == 30
     words = [record.getMessage().split(":")[0].split()[0] for record in caplog.records]
-    assert words == ["worker_init_fn", "multiprocessing_context", "pin_memory"]
+    assert words == ["worker_init_fn", "multiprocessing_context"]
 
 
 def test_defaults_are_dataloaders(shards) -> None:

@@ -1,11 +1,12 @@
 //! A borrowed batch.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::batch::arrays::{ARRAY_HEADER_BYTES, Sides};
 use crate::batch::{Dtype, RowEntry};
 use crate::error::{Error, FaultReport, Result};
-use crate::ring::{BatchDescriptor, HeldSlot};
+use crate::ring::{BatchDescriptor, HeldSlot, RingReader};
 
 /// One batch in shared memory; dropping it gives the slot back to the sidecar.
 #[derive(Debug)]
@@ -18,6 +19,11 @@ impl Lease {
     pub(super) fn new(slot: HeldSlot) -> Self {
         let descriptor = slot.descriptor();
         Self { slot, descriptor }
+    }
+
+    /// The ring that the batch lies in, which outlives the lease for whoever keeps this.
+    pub fn ring(&self) -> &Arc<RingReader> {
+        self.slot.ring()
     }
 
     /// Rows of the batch.
@@ -86,12 +92,12 @@ impl Lease {
 
     /// The sample keys, row by row.
     pub fn keys(&self) -> Result<Vec<String>> {
-        (0..self.rows()).map(|row| self.slot.key(row)).collect()
+        self.slot.keys()
     }
 
     /// Whether each row counts; rows that pad the last batch do not.
     pub fn valid(&self) -> Result<Vec<bool>> {
-        (0..self.rows()).map(|row| self.slot.valid(row)).collect()
+        self.slot.valid_rows()
     }
 
     /// How many of its samples could not be used; their rows hold substitutes.

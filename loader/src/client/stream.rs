@@ -107,6 +107,20 @@ impl Stream {
         (self.cursor.epoch, self.cursor.position)
     }
 
+    /// The stream's ring.
+    pub fn ring(&self) -> &Arc<RingReader> {
+        &self.ring
+    }
+
+    /// Whether a batch is there that [`Stream::next`] would lend without a wait.
+    pub fn has_ready(&mut self) -> Result<bool> {
+        self.check_process()?;
+        if self.taken.is_none() && self.cursor.batch < self.cursor.batches {
+            self.taken = self.ring.take(self.ticket()?)?;
+        }
+        Ok(self.taken.is_some())
+    }
+
     /// Slots that tensors of this process hold.
     pub fn slots_held(&self) -> u32 {
         self.ring.slots_held()

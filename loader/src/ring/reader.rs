@@ -4,10 +4,11 @@
 //! from the one that mapped the ring nothing works: the memory is not there.
 #![expect(unsafe_code, reason = "reads memory that the sidecar shares")]
 
+use std::any::Any;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::layout::{ArenaUse, Control};
@@ -31,6 +32,8 @@ pub enum WaitOutcome {
 /// The client's end.
 #[derive(Debug)]
 pub struct RingReader {
+    /// Dropped before the payload is unmapped, as fields are dropped in order.
+    guard: OnceLock<Box<dyn Any + Send + Sync>>,
     payload: SharedMapping,
     control: Control,
     freed: OwnedFd,
@@ -61,7 +64,8 @@ impl RingReader {
         let control = Control::map(control.as_fd(), slot_count, OnFork::Leave).map_err(map)?;
         control.verify(layout.slot_bytes, layout.layout_hash())?;
         let payload = SharedMapping::map(payload.as_fd(), payload_bytes as usize, OnFork::Leave).map_err(map)?;
-        Ok(Arc::new(Self { payload, control, freed, layout: layout.clone(), slots_held: AtomicU32::new(0) }))
+        let (guard, slots_held) = (OnceLock::new(), AtomicU32::new(0));
+        Ok(Arc::new(Self { guard, payload, control, freed, layout: layout.clone(), slots_held }))
     }
 
     /// The batch `ticket`, if it is ready. Gives back what waits of older streams on the way.
@@ -149,6 +153,16 @@ impl RingReader {
     pub fn payload(&self) -> Result<(NonNull<u8>, usize)> {
         self.check_owner()?;
         Ok((self.payload.start(), self.payload.bytes()))
+    }
+
+    /// Keeps `guard` until just before the payload is unmapped: what undoes its page-locking. Once; later ones come back.
+    pub fn keep_until_unmapped(&self, guard: Box<dyn Any + Send + Sync>) -> Result<(), Box<dyn Any + Send + Sync>> {
+        self.guard.set(guard)
+    }
+
+    /// Whether a guard is kept.
+    pub fn has_guard(&self) -> bool {
+        self.guard.get().is_some()
     }
 
     /// Refuses in a process forked from the one that mapped the ring.

@@ -10,6 +10,7 @@ from .batch import Batch, FaultReport
 from .errors import (
     BudgetError,
     ForkedError,
+    GraphCaptureError,
     LoaderError,
     ProtocolError,
     ResourceError,
@@ -32,6 +33,7 @@ from .fields import (
 )
 from .loader import Loader
 from .mix import Mix
+from .output import Output
 from .values import Array, Bytes, Json, Text
 
 __version__ = _native.version()
@@ -45,6 +47,7 @@ __all__ = [
     "FaultReport",
     "Float",
     "ForkedError",
+    "GraphCaptureError",
     "Image",
     "Int",
     "Json",
@@ -52,6 +55,7 @@ __all__ = [
     "LoaderError",
     "Mask",
     "Mix",
+    "Output",
     "ProtocolError",
     "REQUIRED",
     "RandomHorizontalFlip",

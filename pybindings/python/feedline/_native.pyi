@@ -5,10 +5,10 @@ The native half of feedline: streams of batches from a sidecar.
 
 from _typeshed import SupportsGetItem
 from os import PathLike
-from typing import SupportsFloat, SupportsIndex, final
+from typing import Any, SupportsFloat, SupportsIndex, final
 from typing_extensions import Buffer
 
-__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "Values", "check_spec", "draw_geometry", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
+__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "Values", "View", "check_spec", "draw_geometry", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
 
 @final
 class Anchor:
@@ -64,6 +64,10 @@ class BatchInfo:
         """
         Global position of the epoch at which the global batch starts.
         """
+    def release_after(self, /, stream: SupportsIndex) -> None:
+        """
+        Has the slot's return wait for what is queued on the CUDA stream of handle `stream` when the batch is dead.
+        """
     @property
     def rows(self, /) -> int:
         """
@@ -118,14 +122,35 @@ class Stream:
         """
         Ends the stream; tensors made from its batches stay valid.
         """
+    def copy_to_device(self, /, fields: SupportsGetItem[int, Field], targets: SupportsGetItem[int, SupportsIndex], stream: SupportsIndex) -> None:
+        """
+        Queues copies of `fields`, all of one batch, to the device addresses `targets` on the CUDA stream of handle
+        `stream`. The batch's slot goes back when they are done.
+        """
+    def has_ready(self, /) -> bool:
+        """
+        Whether a batch of this epoch is there, so that `next` would not wait.
+        """
     def info(self, /) -> str:
         """
         What the sidecar says about this stream, as JSON.
         """
-    def next(self, /, timeout_s: SupportsFloat | SupportsIndex) -> tuple[BatchInfo, list[Field | Values | list[tuple[list[int], Field]]]] | None:
+    def next(self, /, timeout_s: SupportsFloat | SupportsIndex, current: SupportsIndex | None = None) -> tuple[BatchInfo, list[Field | Values | list[tuple[list[int], Field]]]] | None:
         """
         The next batch as (info, fields), or None at the end of the epoch. A field is a `Field` where its rows have one
         size, `Values` where they are bytes of any length, a list of (shape, `Field`) where they are arrays of any shape.
+        `current` is the handle of the CUDA stream that is current, where the ring is page-locked: slots of dead batches go
+        back when it has done what is queued on it now.
+        """
+    def page_lock(self, /, device: SupportsIndex, is_device_alone: bool) -> tuple[int, int, str | None]:
+        """
+        Page-locks the ring, once, so that CUDA device number `device` reads it by itself.
+
+        Args:
+            device: The device's number among those that are visible.
+            is_device_alone: Whether `copy_to_device` takes every batch; else the trainer's own copies are reckoned with.
+        Returns:
+            Bytes that are page-locked, bytes of the ring, and why that is not all, in words.
         """
     def seek(self, /, epoch: SupportsIndex, position: SupportsIndex) -> None:
         """
@@ -155,6 +180,20 @@ class Values:
         One str a row.
         """
 
+@final
+class View:
+    """
+    What fields look like as tensors; made once, used for every batch.
+    """
+    def __new__(cls, /, dtype: str, shape: SupportsGetItem[int, SupportsIndex], strides: SupportsGetItem[int, SupportsIndex]) -> View:
+        """
+        A view of `dtype`, as NumPy names it, with `shape` and `strides` in elements.
+        """
+    def capsule(self, /, field: Field) -> Any:
+        """
+        A capsule of `field` in this form, for `from_dlpack`; it and what is made of it keep the memory.
+        """
+
 def check_spec(spec: str) -> None:
     """
     Raises ValueError, with the way out, when the job `spec` (JSON) asks for what cannot be.
@@ -167,9 +206,10 @@ def draw_geometry(transforms: str, width: SupportsIndex, height: SupportsIndex, 
     which ``window`` (left, top, width, height) is kept, ``mirrored`` or not.
     """
 
-def expand_shards(patterns: SupportsGetItem[int, str]) -> list[str]:
+def expand_shards(patterns: SupportsGetItem[int, str], skip_missing: bool) -> tuple[list[str], str | None]:
     """
-    The shard files that `patterns` (paths, braces, globs, ``::`` between) name, in order, as absolute paths.
+    The shards that `patterns` (paths, braces, globs, ``::`` between, ``@`` before a list) name, in order, as absolute paths;
+    and what is said of those that are missing, where they are to be skipped.
     """
 
 def main(argv: SupportsGetItem[int, str]) -> int:

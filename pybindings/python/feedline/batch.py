@@ -66,6 +66,7 @@ class Batch(tuple[Any, ...]):
 
     _names: dict[str, int]
     _info: BatchInfo | Words | None
+    _loan: BatchInfo | None
     _generation: int | None
 
     def __getitem__(self, key: Any) -> Any:
@@ -131,14 +132,29 @@ class Batch(tuple[Any, ...]):
 
         The result has the same names, keys and report, and holds no slot unless a tensor of it does.
         """
-        return self._mapped(lambda field: _over_tensors(field, lambda tensor: _to(tensor, args, kwargs)))
+        return self._mapped(lambda field: over_tensors(field, lambda tensor: _to(tensor, args, kwargs)))
 
     def pin_memory(self, device: Any = None) -> Batch:
         """This batch with every tensor copied into page-locked memory; itself where CUDA is not available."""
-        tensors = [tensor for field in self for tensor in _tensors_of(field)]
+        tensors = [tensor for field in self for tensor in tensors_of(field)]
         if not tensors or not all(_is_torch(tensor) for tensor in tensors) or not _has_cuda():
             return self
-        return self._mapped(lambda field: _over_tensors(field, lambda tensor: tensor.pin_memory()))
+        return self._mapped(lambda field: over_tensors(field, lambda tensor: tensor.pin_memory()))
+
+    def release_after(self, stream: Any) -> None:
+        """Has the batch's memory wait for what is queued on `stream` (a torch.cuda.Stream) when the batch is dead.
+
+        For copies and kernels on side streams; the stream that is current at the ``next()`` after the batch's death is
+        reckoned with anyway. Without ``device`` and ``pin_memory`` nothing needs it: a copy from pageable memory is over
+        when its call returns.
+        """
+        self._check_process()
+        if self._loan is not None:
+            self._loan.release_after(stream.cuda_stream)
+        for field in self:
+            for tensor in tensors_of(field):
+                if _is_torch(tensor) and tensor.is_cuda:
+                    tensor.record_stream(stream)
 
     def _mapped(self, function: Callable[[Any], Any]) -> Batch:
         tensors = [function(tensor) for tensor in self]
@@ -184,6 +200,7 @@ class Batch(tuple[Any, ...]):
 # A batch that someone makes from bare tensors, as functions that map over tuples do, has no names and no words.
 Batch._names = {}
 Batch._info = None
+Batch._loan = None
 Batch._generation = None
 
 
@@ -197,6 +214,7 @@ def make_batch(
     batch = Batch(tensors)
     batch._names = names
     batch._info = info
+    batch._loan = None if isinstance(info, Words) else info
     batch._generation = generation
     return batch
 
@@ -205,18 +223,18 @@ def _fault(fields: dict[str, Any]) -> FaultReport:
     return FaultReport(fault_class=fields.pop("class"), **fields)
 
 
-def _tensors_of(field: Any) -> list[Any]:
+def tensors_of(field: Any) -> list[Any]:
     """The tensors of a field: itself, or those of a list or pair of tensors."""
     if isinstance(field, list | tuple):
         return [item for item in field if _is_tensor(item)]
     return [field] if _is_tensor(field) else []
 
 
-def _over_tensors(field: Any, function: Callable[[Any], Any]) -> Any:
+def over_tensors(field: Any, function: Callable[[Any], Any]) -> Any:
     """`field` with `function` applied to its tensors; the same object where nothing changes."""
     if _is_tensor(field):
         return function(field)
-    if not _tensors_of(field):
+    if not tensors_of(field):
         return field
     made = [function(item) if _is_tensor(item) else item for item in field]
     return field if all(new is old for new, old in zip(made, field, strict=True)) else type(field)(made)
@@ -248,7 +266,7 @@ def _to(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _like(batch: Batch, valid: list[bool]) -> Any:
-    tensors = [tensor for field in batch for tensor in _tensors_of(field)]
+    tensors = [tensor for field in batch for tensor in tensors_of(field)]
     if any(map(_is_torch, tensors)) or not tensors and framework() == "torch":
         import torch
 

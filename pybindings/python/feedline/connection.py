@@ -10,6 +10,8 @@ from typing import Any
 
 from . import _native, forks, tensors
 from .batch import Batch, FaultReport, make_batch
+from .device import DeviceFeed, PinnedRing
+from .output import Output
 
 logger = logging.getLogger("feedline")
 
@@ -26,6 +28,11 @@ class Job:
         timeout_s: Longest wait without any progress, in seconds.
         forms: What each field becomes, one of `tensors.FORMS`.
         quarantine: Samples to leave out, as `_native.read_quarantine` gives them.
+        device: ``cuda`` or ``cuda:N`` where batches are to be, None for the host.
+        device_prefetch: Batches that are copied there before they are asked for.
+        is_pinned: Whether the ring is page-locked for the trainer's own copies.
+        output: What becomes of pixels.
+        images: Numbers of the fields that it applies to.
     """
 
     spec: dict[str, Any]
@@ -35,6 +42,11 @@ class Job:
     timeout_s: float
     forms: list[str]
     quarantine: bytes | None = None
+    device: str | None = None
+    device_prefetch: int = 2
+    is_pinned: bool = False
+    output: Output | None = None
+    images: tuple[int, ...] = ()
 
 
 class Connection:
@@ -54,6 +66,8 @@ class Connection:
         self._layout: list[dict[str, Any]] = layout["fields"]
         self._names = {field["name"]: place for place, field in enumerate(self._layout)}
         self._makers: dict[int, list[tensors.Maker]] = {}
+        self._pinned = PinnedRing(self.native) if job.is_pinned and job.device is None else None
+        self._feed = None if job.device is None else DeviceFeed(self.native, job, self._layout, self._names)
         # Where the end of a batch lies past this, no batch follows in its epoch.
         self.last_position = self.info["epoch_positions"] - (
             self.info["global_batch"] if self.info["tail"] == "drop" else 1
@@ -61,7 +75,9 @@ class Connection:
 
     def take(self) -> tuple[Batch, _native.BatchInfo] | None:
         """The next batch and its description, or None at the end of the epoch."""
-        taken = self.native.next(self._job.timeout_s)
+        if self._feed is not None:
+            return self._feed.take()
+        taken = self.native.next(self._job.timeout_s, None if self._pinned is None else self._pinned.current())
         if taken is None:
             return None
         info, buffers = taken
@@ -69,15 +85,41 @@ class Connection:
         made = [make(buffer) for make, buffer in zip(makers, buffers, strict=True)]
         return make_batch(made, self._names, info, self.generation if info.is_borrowed else None), info
 
+    def seek(self, epoch: int, position: int) -> None:
+        """Delivers `epoch` from global sample `position` on."""
+        self.rest()
+        self.native.seek(epoch, position)
+
+    def rest(self) -> None:
+        """Lets go of device memory until the next `seek`."""
+        if self._feed is not None:
+            self._feed.clear()
+
+    def close(self) -> None:
+        """Ends the stream; tensors made from its batches stay valid."""
+        self.rest()
+        self.native.close()
+
     def summary(self) -> dict[str, Any]:
         """What was measured since the epoch began."""
         return json.loads(self.native.summary(self._job.timeout_s))  # type: ignore[no-any-return]
 
     def _new_makers(self, rows: int) -> list[tensors.Maker]:
-        makers = tensors.makers(self._layout, self._job.forms, rows, tensors.framework())
+        kind, job = tensors.framework(), self._job
+        makers = tensors.makers(self._layout, job.forms, rows, kind)
+        if job.output is not None:
+            for place in job.images:
+                apply = (
+                    job.output.for_torch("cpu") if kind == "torch" else job.output.for_numpy(job.forms[place] == "image")
+                )
+                makers[place] = _chained(makers[place], apply)
         # Full batches, and the few sizes of a split last one.
         self._makers[rows] = makers
         return makers
+
+
+def _chained(first: tensors.Maker, second: tensors.Maker) -> tensors.Maker:
+    return lambda buffer: second(first(buffer))
 
 
 class Tally:

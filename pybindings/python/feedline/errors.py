@@ -50,5 +50,9 @@ class SlotsHeldError(LoaderError):
     """Live batches hold all slots but two, and ``zero_copy="strict"`` forbids a private copy."""
 
 
+class GraphCaptureError(LoaderError):
+    """A batch was asked for while a CUDA graph is being captured."""
+
+
 class ForkedError(LoaderError):
     """A batch of the parent was used in a forked child, where its memory is not mapped."""

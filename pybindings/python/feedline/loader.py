@@ -7,15 +7,18 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal
 
-from . import _native, arguments, forks, ranks, sidecar
+from . import _native, arguments, forks, ranks, sidecar, tensors
 from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
+from .device import cuda_device
 from .epochs import Epochs, Run
 from .errors import ForkedError, LoaderError
-from .fields import Field, default_fields, field_specs
+from .fields import Field, Image, default_fields, field_specs
 from .mix import Mix
+from .output import Output
 
 logger = logging.getLogger("feedline")
 
@@ -62,6 +65,11 @@ class Loader:
         database: The database to read, where an LMDB file has several inside.
         key_order: The order of an LMDB database's samples: ``"natural"`` (``2`` before ``10``), ``"bytes"`` or
             ``"meta-file"``; by default that of the meta file or, where all keys are numbers, the natural one.
+        device: ``"cuda"`` (the current device at the first batch) or ``"cuda:N"``: batches are tensors there. They are
+            copied from page-locked shared memory on a stream of the loader's own, and are ready for the stream that is
+            current at ``next()``, without a wait. Texts, bytes and JSON objects stay on the host.
+        device_prefetch: With ``device``, batches that are copied before they are asked for, 1 to 32.
+        output: An `Output`: what becomes of pixels, where the batch arrives. By default they are uint8.
         layout: ``"NHWC"``: images are a ``channels_last`` view (N, 3, H, W) in torch, (N, H, W, 3) in NumPy. ``"NCHW"``:
             contiguous (N, 3, H, W) in both.
         zero_copy: ``"auto"``: tensors are views of shared memory, except small ones (below 64 KiB a batch), and except
@@ -78,9 +86,11 @@ class Loader:
         num_workers: As ``workers``; 0 leaves the choice to the sidecar.
         prefetch_factor: Batches ahead per rank; sizes the ring in place of ``slots``.
         generator: A torch generator whose initial seed is taken.
-        pin_memory: Accepted; this version does not page-lock memory, and says so once.
+        pin_memory: Without ``device``: whether the ring is page-locked once CUDA is initialised, so that
+            ``batch.to("cuda", non_blocking=True)`` runs beside kernels. The memory of a batch that is let go of waits for
+            what is queued on the current stream at the next ``next()``; `Batch.release_after` names others.
         persistent_workers: Accepted; the sidecar always outlives an epoch.
-        pin_memory_device: Accepted, as ``pin_memory``.
+        pin_memory_device: As ``pin_memory``; the current device is taken.
         in_order: Accepted; batches always come in plan order.
         missing_shards: Shards that are named and not there: ``"raise"`` or ``"skip"``, which lists them in a notice.
         key_rule: Where a member's name is cut into key and field: ``"first_dot"`` of the last path component, as
@@ -123,6 +133,9 @@ class Loader:
         profile: str = "auto",
         database: str | None = None,
         key_order: Literal["natural", "bytes", "meta-file"] | None = None,
+        device: Any = None,
+        device_prefetch: int = 2,
+        output: Output | None = None,
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         zero_copy: Literal["auto", "strict", "copy"] = "auto",
         slots: int | None = None,
@@ -227,15 +240,30 @@ class Loader:
             arguments.timeout_seconds(timeout),
             ["tensor" if field.form == "image" and layout == "NCHW" else field.form for field in fields.values()],
             left_out,
+            cuda_device(device),
+            arguments.int_within("device_prefetch", device_prefetch, 1, 32),
+            bool(pin_memory or pin_memory_device),
+            output,
+            tuple(place for place, field in enumerate(fields.values()) if isinstance(field, Image)),
         )
+        self._check_framework()
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
         self._reset()
-        if pin_memory or pin_memory_device:
-            logger.info(
-                "pin_memory: page-locking shared memory needs CUDA support that this version lacks; batches come in "
-                "pageable memory, and copies to the GPU are right but slower"
-            )
+
+    def _check_framework(self) -> None:
+        """Refuses what needs torch where batches are NumPy's."""
+        job = self._job
+        if job.output is not None and not isinstance(job.output, Output):
+            raise TypeError(f"output must be a feedline.Output, got {job.output!r}")
+        if tensors.framework() == "torch":
+            return
+        if job.device is not None:
+            raise ValueError(f"device={job.device!r} needs torch, and batches are NumPy arrays here: install torch, or leave it out")
+        if job.output is not None:
+            job.output.for_numpy(is_channels_last=True)
+        # NumPy's arrays go to no device.
+        self._job = replace(job, is_pinned=False)
 
     def _reset(self) -> None:
         """Everything that belongs to one process."""
@@ -310,7 +338,7 @@ class Loader:
     def close(self) -> None:
         """Ends the idle stream, if any. Tensors stay valid; a later iteration opens a new stream."""
         if self._idle is not None:
-            self._idle.native.close()
+            self._idle.close()
         self._idle = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -345,9 +373,9 @@ class Loader:
         if connection is not None:
             with suppress(LoaderError):
                 connection.native.check_alive()
-                connection.native.seek(*start)
+                connection.seek(*start)
                 return connection
-            connection.native.close()
+            connection.close()
         socket = sidecar.locate(self._sidecar, self._workers)
         found = ranks.find(self._rank, self._world_size)
         self._job.spec.update(rank=found.rank, world_size=found.world_size)
@@ -357,15 +385,16 @@ class Loader:
             for notice in connection.info["notices"]:
                 logger.info("%s", notice)
         self._info = connection.info
-        connection.native.seek(*start)
+        connection.seek(*start)
         return connection
 
     def _put_back(self, connection: Connection) -> None:
         """Keeps one idle stream, so that prefetch crosses the border of an epoch."""
         if self._idle is None and connection.generation == forks.generation:
+            connection.rest()
             self._idle = connection
         else:
-            connection.native.close()
+            connection.close()
 
     def _deliver(self, batch: Batch, info: _native.BatchInfo, tally: Tally) -> Any:
         """What the user gets of `batch`; the rare things are told."""
@@ -469,7 +498,7 @@ class BatchIterator(Iterator[Any]):
         if connection is None:
             return
         if self._has_failed:
-            connection.native.close()
+            connection.close()
         else:
             self._loader._put_back(connection)
 
