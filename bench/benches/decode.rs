@@ -17,7 +17,7 @@ use feedline_loader::augment::geometry::Stage;
 use feedline_loader::augment::resize::{Path as ResizePath, Resampler, Target};
 use feedline_loader::augment::{Draw, ImageRecipe, ImageWorker};
 use feedline_loader::decode::{Decoder, Region, STRIP_SLACK, Strips};
-use feedline_loader::spec::{ImageSpec, PixelLayout, Transform};
+use feedline_loader::spec::{ImageSpec, PixelLayout, Resampling, Transform};
 use rustix::time::{ClockId, clock_gettime};
 
 const PIXELS_MAX: u64 = 1 << 28;
@@ -69,10 +69,16 @@ struct Photo {
 
 fn recipe(layout: PixelLayout) -> ImageRecipe {
     let transforms = vec![
-        Transform::RandomResizedCrop { size: [SIDE, SIDE], scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] },
+        Transform::RandomResizedCrop {
+            size: [SIDE, SIDE],
+            scale: [0.08, 1.0],
+            ratio: [3.0 / 4.0, 4.0 / 3.0],
+            resampling: Resampling::Bilinear,
+        },
         Transform::RandomHorizontalFlip { p: 0.5 },
     ];
-    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX }).expect("a fixed size")
+    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX, ..ImageSpec::default() })
+        .expect("a fixed size")
 }
 
 fn files() -> Vec<PathBuf> {

@@ -9,7 +9,7 @@ use crate::decode::{Region, STRIP_ROWS, Strips};
 use crate::error::{FaultClass, SampleFault};
 use crate::spec::PixelLayout;
 #[cfg(target_arch = "x86_64")]
-use crate::sys::simd_resize;
+use crate::sys::{simd, simd_resize};
 
 use super::axis::{Axis, WEIGHT_BITS, WeightPair};
 use super::geometry::{Stage, Window};
@@ -33,6 +33,16 @@ impl Path {
         }
         Self::Portable
     }
+
+    /// Runs code that is compiled for this path: `kernel` and what it calls should be inlined.
+    #[inline(always)]
+    pub fn run<R>(self, kernel: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Portable => kernel(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => simd::with_avx2(kernel),
+        }
+    }
 }
 
 /// Slack at the end of a ring row: a vector pass may write so much past the last output.
@@ -48,6 +58,7 @@ pub struct Resampler {
     vertical: Axis,
     ring: Ring,
     pair_rows: Vec<[usize; 2]>,
+    is_upside_down: bool,
 }
 
 /// Where a resample's output goes.
@@ -106,6 +117,7 @@ impl Resampler {
             vertical: Axis::default(),
             ring: Ring::default(),
             pair_rows: Vec::new(),
+            is_upside_down: false,
         }
     }
 
@@ -115,8 +127,10 @@ impl Resampler {
         // Something visible lies within the resized image, so its place is not negative.
         let columns = visible.left as u32..visible.left as u32 + visible.width;
         let rows = visible.top as u32..visible.top as u32 + visible.height;
-        self.horizontal.prepare(stage.source.width, resized_width, columns, stage.mirrored);
-        self.vertical.prepare(stage.source.height, resized_height, rows, false);
+        let resampling = stage.resampling;
+        self.horizontal.prepare(stage.source.width, resized_width, columns, stage.mirrored, resampling);
+        self.vertical.prepare(stage.source.height, resized_height, rows, false, resampling);
+        self.is_upside_down = stage.upside_down;
         self.ring.prepare(self.horizontal.output_count(), layout, 2 * self.vertical.pair_count() as u32)?;
         let (columns, rows) = (self.horizontal.source(), self.vertical.source());
         Ok(Region {
@@ -142,7 +156,8 @@ impl Resampler {
             self.take_rows(strip.bytes, strip.stride, rows_in..rows_in + strip.rows);
             rows_in += strip.rows;
             while next < outputs && self.vertical.end_of(next) <= rows_in {
-                self.give_row(next, target, left, top + next as u32);
+                let row = if self.is_upside_down { outputs - 1 - next } else { next };
+                self.give_row(next, target, left, top + row as u32);
                 next += 1;
             }
         }
@@ -261,7 +276,7 @@ fn vertical_portable(pairs: &[WeightPair], rows: &[[usize; 2]], source: &[u8], t
     }
 }
 
-/// Weights are not negative and add up to one within rounding, so only the upper bound can be passed.
+/// Cubic weights may be negative, and all add up to one only within rounding, so both bounds can be passed.
 fn clip(sum: i32) -> u8 {
-    (sum >> WEIGHT_BITS).min(255) as u8
+    (sum >> WEIGHT_BITS).clamp(0, 255) as u8
 }

@@ -3,12 +3,18 @@
 //! Everything here is data. [`JobSpec::check`] refuses what cannot be before anything is opened; the modules that
 //! act on a part compile it into a type of their own.
 
+mod transforms;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Dtype;
 use crate::error::{Error, Result};
+
+pub use transforms::{
+    Channels, FloatType, Interpolation, PaddingMode, Policy, Resampling, ResizeTo, Transform, WarpSpec,
+};
 
 /// Version of the spec; a sidecar refuses another one by name.
 pub const SPEC_VERSION: u32 = 1;
@@ -306,6 +312,15 @@ pub struct ImageSpec {
     pub layout: PixelLayout,
     /// Images of more pixels are refused from their header.
     pub max_pixels: u64,
+    /// Number of the view: images of one sample whose transforms are alike differ in their draws by this.
+    #[serde(default)]
+    pub view: u16,
+}
+
+impl Default for ImageSpec {
+    fn default() -> Self {
+        Self { transforms: Vec::new(), layout: PixelLayout::Nhwc, max_pixels: 1 << 28, view: 0 }
+    }
 }
 
 /// Order of the axes of an image in memory.
@@ -316,46 +331,6 @@ pub enum PixelLayout {
     Nhwc,
     /// (channel, height, width).
     Nchw,
-}
-
-/// One augmentation; names and semantics of torchvision v2.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transform {
-    /// A random box of the image, resized (bilinear, antialias).
-    RandomResizedCrop {
-        /// (height, width) of the output.
-        size: [u32; 2],
-        /// Range of the box's share of the image's area.
-        scale: [f64; 2],
-        /// Range of the box's width / height, drawn uniformly in its logarithm.
-        ratio: [f64; 2],
-    },
-    /// The whole image resized (bilinear, antialias).
-    Resize {
-        /// The size it gets.
-        to: ResizeTo,
-    },
-    /// The middle of the image, padded with zeros where the image is smaller.
-    CenterCrop {
-        /// (height, width) of the output.
-        size: [u32; 2],
-    },
-    /// Mirrored left to right with probability `p`.
-    RandomHorizontalFlip {
-        /// Probability.
-        p: f64,
-    },
-}
-
-/// Target of a resize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ResizeTo {
-    /// The shorter side gets this length, the other keeps the ratio (rounded down, as torchvision does).
-    ShortSide(u32),
-    /// (height, width), whatever the ratio.
-    Exact([u32; 2]),
 }
 
 impl JobSpec {
