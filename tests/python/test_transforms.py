@@ -204,7 +204,7 @@ def test_one_operation(load, pictures, transform, name) -> None:
     [
         (feedline.Pad((3, 4, 5, 6), fill=(1, 2, 3)), feedline.CenterCrop(60)),
         (feedline.RandomCrop(64, 8, pad_if_needed=True, fill=77), feedline.RandomVerticalFlip(), feedline.RandomHorizontalFlip()),
-        (feedline.RandomVerticalFlip(1.0), feedline.RandomCrop(32, 4), feedline.RandomCrop(40, 4, fill=9)),
+        (feedline.RandomVerticalFlip(1.0), feedline.RandomCrop(58, 4, fill=9), feedline.CenterCrop(50)),
         (feedline.RandomInvert(1.0), feedline.RandomVerticalFlip(), feedline.CenterCrop(70)),
     ],
 )

@@ -225,3 +225,108 @@ impl Extend {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::Draw;
+    use super::super::warp::affine;
+    use super::*;
+
+    fn stream() -> OperationStream {
+        Draw { seed: 1, epoch: 2, sample: 3 }.operation(4)
+    }
+
+    fn warp() -> impl Strategy<Value = Operation> {
+        let interpolation = prop::sample::select(vec![Interpolation::Nearest, Interpolation::Bilinear]);
+        let fill = prop::sample::select(vec![None, Some([200, 3, 77])]);
+        (interpolation, fill, -360.0..360.0f64, -0.01..0.01f64).prop_map(|(interpolation, fill, angle, depth)| {
+            let mut coefficients = affine((30, 20), None, angle, [3.0, -2.0], 0.7, [10.0, -5.0]);
+            // Half of them are true projections.
+            coefficients[6] = depth.max(0.0);
+            Operation::Warp(Warp { coefficients, interpolation, fill })
+        })
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        let mode = prop::sample::select(vec![PaddingMode::Edge, PaddingMode::Reflect, PaddingMode::Symmetric]);
+        prop_oneof![
+            (0.0..5.0f32).prop_map(Operation::Brightness),
+            (0.0..5.0f32).prop_map(Operation::Contrast),
+            (0.0..5.0f32).prop_map(Operation::Saturation),
+            (-0.5..=0.5f32).prop_map(Operation::Hue),
+            Just(Operation::Grayscale),
+            (0.0..=255.0f32).prop_map(Operation::Solarize),
+            (0..=8u32).prop_map(Operation::Posterize),
+            Just(Operation::Equalize),
+            Just(Operation::Autocontrast),
+            Just(Operation::Invert),
+            (0.0..5.0f32).prop_map(Operation::Sharpness),
+            (0..12u32, 0..12u32, 0.05..9.0f64)
+                .prop_map(|(one, two, sigma)| Operation::Blur { kernel: [2 * one + 1, 2 * two + 1], sigma }),
+            warp(),
+            (-40..40i64, -40..40i64, 1..50u32, 1..50u32, mode).prop_map(|(left, top, width, height, mode)| {
+                Operation::Extend(Extend { window: Window { left, top, width, height }, mode })
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_path_gives_the_same_bytes(
+            operations in prop::collection::vec(operation(), 1..5),
+            first in (1..70u32, 1..30u32),
+            seed in any::<u64>(),
+        ) {
+            if Path::best() == Path::Portable {
+                eprintln!("skipped: the vector path, this processor has none");
+            }
+            let mut noise = Noise::new(Draw { seed, epoch: 0, sample: 0 }.operation(0));
+            let image: Vec<u8> = (0..3 * first.0 * first.1).map(|_| noise.byte()).collect();
+            let results = [Path::Portable, Path::best()].map(|path| {
+                let (mut pixels, mut second, mut size) = (image.clone(), Vec::new(), first);
+                // Memory that another image has used.
+                let mut memory = OperationMemory::default();
+                for _ in 0..2 {
+                    (pixels, size) = (image.clone(), first);
+                    for operation in &operations {
+                        operation.run(path, &mut pixels, &mut second, size, &mut memory);
+                        size = operation.output(size);
+                    }
+                }
+                (pixels, size)
+            });
+            let (width, height) = results[0].1;
+            prop_assert_eq!(results[0].0.len(), 3 * (width * height) as usize);
+            prop_assert!(results[0] == results[1], "paths differ");
+        }
+    }
+
+    #[test]
+    fn boxes_are_painted_over() {
+        let check = |value: Option<[f32; 3]>| {
+            let erase = Erase { left: 1, top: 2, width: 3, height: 2, value, noise: stream() };
+            let mut pixels = vec![7; 3 * 5 * 6];
+            let run = |pixels: &mut Vec<u8>| {
+                let mut memory = OperationMemory::default();
+                Operation::Erase(erase).run(Path::Portable, pixels, &mut Vec::new(), (5, 6), &mut memory);
+            };
+            run(&mut pixels);
+            for (index, pixel) in pixels.as_chunks::<3>().0.iter().enumerate() {
+                let is_inside = (1..4).contains(&(index % 5)) && (2..4).contains(&(index / 5));
+                assert!(is_inside || *pixel == [7; 3], "{index}");
+                if let Some(value) = value.filter(|_| is_inside) {
+                    assert_eq!(*pixel, value.map(|value| value as u8));
+                }
+            }
+            let mut again = vec![7; 3 * 5 * 6];
+            run(&mut again);
+            assert_eq!(pixels, again);
+            pixels
+        };
+        check(Some([1.0, 2.9, 255.0]));
+        let noise = check(None);
+        assert!(noise.iter().filter(|&&byte| byte != 7).count() > 10);
+    }
+}

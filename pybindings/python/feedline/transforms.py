@@ -100,15 +100,16 @@ def _interpolation(value: object, owner: str) -> str:
     return str(name)
 
 
-def _resampling(interpolation: object, antialias: object, owner: str) -> str:
+def _resampling(interpolation: object, antialias: object, owner: str) -> dict[str, str]:
+    """What a resize is told beside its size; nothing for bilinear with antialias, the default."""
     name = _interpolation(interpolation, owner)
     if antialias not in (True, False, None):
         raise TypeError(f"{owner}: antialias must be True or False, got {antialias!r}")
     if antialias is not False or name == "nearest":
-        return name
+        return {} if name == "bilinear" else {"resampling": name}
     if name == "bicubic":
         raise ValueError(f"{owner}: bicubic without antialias is not offered: leave antialias out, or take bilinear")
-    return "bilinear_aliased"
+    return {"resampling": "bilinear_aliased"}
 
 
 def _fill(fill: object, owner: str) -> tuple[int, int, int] | None:
@@ -188,7 +189,7 @@ class RandomResizedCrop(Transform):
         resampling = _resampling(self.interpolation, self.antialias, "RandomResizedCrop")
         size = _pair(self.size, "RandomResizedCrop")
         box = {"size": size, "scale": tuple(self.scale), "ratio": tuple(self.ratio)}
-        return {"random_resized_crop": {**box, "resampling": resampling}}
+        return {"random_resized_crop": {**box, **resampling}}
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class Resize(Transform):
         resampling = _resampling(self.interpolation, self.antialias, "Resize")
         height, width = _pair(self.size, "Resize")
         to = {"exact": (height, width)} if self.fixes_size else {"short_side": height}
-        return {"resize": {"to": to, "resampling": resampling}}
+        return {"resize": {"to": to, **resampling}}
 
 
 @dataclass(frozen=True)
