@@ -152,7 +152,7 @@ fn turned([red, green, blue]: [f32; 3], turn: f32) -> [f32; 3] {
     let part = place - sector;
     let [p, q, t] =
         [(1.0 - saturation) * most, (1.0 - saturation * part) * most, (saturation * part + (1.0 - saturation)) * most]
-            .map(|value| value.max(0.0).min(1.0));
+            .map(|value| value.clamp(0.0, 1.0));
     // Which of the four is red, green, blue in each sixth of the circle: sector 6 is sector 0.
     let at = |zero, one, two, three, four, five| {
         let low = if sector < 1.0 {

@@ -6,9 +6,6 @@ use super::geometry::border;
 use crate::spec::PaddingMode;
 use crate::sys::simd::to_byte;
 
-/// Values that a pass makes at once; rows have slack up to a multiple of it.
-const LANES: usize = 32;
-
 /// Bits after the point of a weight. All weights add up to one exactly, so that sums of 8.8-bit values fit 32 bits.
 const WEIGHT_BITS: u32 = 16;
 
@@ -24,6 +21,8 @@ pub struct FilterMemory {
     padded: Vec<u8>,
     /// The image after the first pass.
     between: Vec<u16>,
+    /// Sums of one row that is being made.
+    totals: Vec<u32>,
     /// Sums of three values of a column.
     sums: Vec<u16>,
 }
@@ -35,10 +34,11 @@ impl FilterMemory {
         for (weights, side) in [(&mut self.across, columns), (&mut self.down, rows)] {
             weigh(weights, &mut self.scratch, side / 2, sigma);
         }
-        let stride = (3 * width as usize).next_multiple_of(LANES);
+        let stride = 3 * width as usize;
         self.padded.clear();
-        self.padded.resize(stride + 6 * self.across.len() + LANES, 0);
+        self.padded.resize(stride + 6 * self.across.len(), 0);
         self.between.resize(stride * height as usize, 0);
+        self.totals.resize(stride, 0);
     }
 }
 
@@ -60,19 +60,19 @@ fn weigh(weights: &mut Vec<u32>, scratch: &mut Vec<f64>, radius: u32, sigma: f64
 #[inline(always)]
 pub fn blur(source: &[u8], target: &mut [u8], (width, height): (u32, u32), memory: &mut FilterMemory) {
     let row_bytes = 3 * width as usize;
-    let stride = row_bytes.next_multiple_of(LANES);
-    let FilterMemory { across, down, padded, between, .. } = memory;
+    let stride = row_bytes;
+    let FilterMemory { across, down, padded, between, totals, .. } = memory;
     let radius = across.len() - 1;
     for (row, sums) in source.chunks_exact(row_bytes).zip(between.chunks_exact_mut(stride)) {
         pad_row(row, padded, radius);
-        blur_row(across, padded, sums);
+        blur_row(across, padded, totals, sums);
     }
     for (row, target) in target.chunks_exact_mut(row_bytes).enumerate() {
         let line = |distance: i64| {
             let row = border(row as i64 + distance, height, PaddingMode::Reflect) as usize;
             &between[row * stride..][..stride]
         };
-        blur_column(down, line, target);
+        blur_column(down, line, totals, target);
     }
 }
 
@@ -91,44 +91,42 @@ fn pad_row(row: &[u8], padded: &mut [u8], radius: usize) {
 }
 
 #[inline(always)]
-fn blur_row(weights: &[u32], padded: &[u8], sums: &mut [u16]) {
+fn blur_row(weights: &[u32], padded: &[u8], totals: &mut [u32], sums: &mut [u16]) {
     let radius = weights.len() - 1;
-    for (block, sums) in sums.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        let at = |pixel: usize| padded[LANES * block + 3 * pixel..].first_chunk::<LANES>().expect("rows have slack");
-        // Half of the last place that the shift cuts off.
-        let mut totals = [1_u32 << 7; LANES];
-        for (total, &value) in totals.iter_mut().zip(at(radius)) {
-            *total += weights[0] * u32::from(value);
-        }
-        for (distance, &weight) in weights.iter().enumerate().skip(1) {
-            let (before, after) = (at(radius - distance), at(radius + distance));
-            for lane in 0..LANES {
-                totals[lane] += weight * (u32::from(before[lane]) + u32::from(after[lane]));
-            }
-        }
-        for (sum, total) in sums.iter_mut().zip(totals) {
-            *sum = (total >> 8) as u16;
-        }
+    // Half of the last place that the shift cuts off.
+    start(totals, weights[0], &padded[3 * radius..], 1 << 7);
+    for (distance, &weight) in weights.iter().enumerate().skip(1) {
+        add(totals, weight, &padded[3 * (radius - distance)..], &padded[3 * (radius + distance)..]);
+    }
+    for (sum, total) in sums.iter_mut().zip(&*totals) {
+        *sum = (total >> 8) as u16;
     }
 }
 
 #[inline(always)]
-fn blur_column<'rows>(weights: &[u32], line: impl Fn(i64) -> &'rows [u16], target: &mut [u8]) {
-    let middle = line(0);
-    for (block, target) in target.chunks_mut(LANES).enumerate() {
-        let at = |row: &'rows [u16]| row[LANES * block..].first_chunk::<LANES>().expect("rows have slack");
-        let mut totals = [1_u32 << 23; LANES];
-        for (total, &value) in totals.iter_mut().zip(at(middle)) {
-            *total += weights[0] * u32::from(value);
-        }
-        for (distance, &weight) in weights.iter().enumerate().skip(1) {
-            let (before, after) = (at(line(-(distance as i64))), at(line(distance as i64)));
-            for lane in 0..LANES {
-                totals[lane] += weight * (u32::from(before[lane]) + u32::from(after[lane]));
-            }
-        }
-        let bytes = totals.map(|total| (total >> 24) as u8);
-        target.copy_from_slice(&bytes[..target.len()]);
+fn blur_column<'rows>(weights: &[u32], line: impl Fn(i64) -> &'rows [u16], totals: &mut [u32], target: &mut [u8]) {
+    start(totals, weights[0], line(0), 1 << 23);
+    for (distance, &weight) in weights.iter().enumerate().skip(1) {
+        add(totals, weight, line(-(distance as i64)), line(distance as i64));
+    }
+    for (byte, total) in target.iter_mut().zip(&*totals) {
+        *byte = (total >> 24) as u8;
+    }
+}
+
+/// Totals of the middle value alone. Loops over whole rows, which become vectors.
+#[inline(always)]
+fn start<T: Copy + Into<u32>>(totals: &mut [u32], weight: u32, middle: &[T], half: u32) {
+    for (total, &value) in totals.iter_mut().zip(middle) {
+        *total = half + weight * value.into();
+    }
+}
+
+/// Adds two values at one distance.
+#[inline(always)]
+fn add<T: Copy + Into<u32>>(totals: &mut [u32], weight: u32, before: &[T], after: &[T]) {
+    for ((total, &before), &after) in totals.iter_mut().zip(before).zip(after) {
+        *total += weight * (before.into() + after.into());
     }
 }
 

@@ -53,6 +53,8 @@ fn bilinear(warp: &Warp, source: &[[u8; 3]], (width, height): (u32, u32), target
                 let sum = above * ((1 << WEIGHT_BITS) - down) + below * down;
                 ((sum + (1 << (2 * WEIGHT_BITS - 1))) >> (2 * WEIGHT_BITS)) as u8
             })
+        } else if !((-1..i64::from(width)).contains(&column) && (-1..i64::from(height)).contains(&row)) {
+            warp.fill.unwrap_or_default()
         } else {
             at_border(warp, source, (width, height), (column, row), (right, down))
         };
