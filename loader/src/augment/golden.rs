@@ -240,13 +240,10 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
     pixels
 }
 
+/// Not the nearest pixel: where two are equally near, a mirrored resize picks the other one. Its picks are compared with
+/// Pillow's by the Python tests.
 fn resampling() -> impl Strategy<Value = Resampling> {
-    prop::sample::select(vec![
-        Resampling::Bilinear,
-        Resampling::BilinearAliased,
-        Resampling::Bicubic,
-        Resampling::Nearest,
-    ])
+    prop::sample::select(vec![Resampling::Bilinear, Resampling::BilinearAliased, Resampling::Bicubic])
 }
 
 fn transform() -> impl Strategy<Value = Transform> {
