@@ -3,12 +3,14 @@
 use std::env;
 
 fn main() {
-    let shim = "src/sys/jpeg_shim.c";
+    let sources = ["src/sys/jpeg_shim.c", "src/sys/jpeg_memory.c"];
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed={shim}");
+    for file in sources.iter().chain(&["src/sys/jpeg_memory.h"]) {
+        println!("cargo:rerun-if-changed={file}");
+    }
     let include = env::var("DEP_TURBOJPEG_INCLUDE").expect("turbojpeg-sys tells where its headers are");
     cc::Build::new()
-        .file(shim)
+        .files(sources)
         .includes(include.split(','))
         .warnings(true)
         .extra_warnings(true)

@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # scikit-image and scikit-learn ship real photographs.
 base_packages=(maturin numpy pillow scikit-image scikit-learn torch torchvision)
 # For the tests alone; the last two bring the functions by which Lightning and accelerate move batches.
-test_packages=(mypy pytest lightning-fabric accelerate)
+test_packages=(mypy pytest lightning-fabric accelerate lmdb msgpack)
 
 say() { printf '%s\n' "$*" >&2; }
 die() {

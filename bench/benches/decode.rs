@@ -1,23 +1,24 @@
 //! How long does one core need from a photo's bytes to its finished row, and where does the time go?
 //!
 //! Unit: one iteration is every photo of the set once; criterion's element rate is photos a second. The photos are those of
-//! `FEEDLINE_PHOTOS` (its folder `small`), else the generated ones of `tests/data/images`; their bytes are in memory.
-//! Time is the thread's CPU time, so that a neighbour on the machine matters little. Each photo gets its own RandomResizedCrop box to 224x224, the same in every benchmark. Leaves out: reading, and the
-//! copy into a slot.
+//! `FEEDLINE_PHOTOS` (its folder `small`, then `large`), else the generated ones of `tests/data/images`; their bytes are
+//! in memory. Time is the thread's CPU time, so that a neighbour on the machine matters little. Each photo gets its own
+//! RandomResizedCrop box to 224x224, the same in every benchmark. `entropy` is what libjpeg cannot do without: the codes
+//! of all rows down to the end of the box, of which nothing is transformed. Leaves out: reading, and the copy into a slot.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use feedline_loader::augment::geometry::Stage;
 use feedline_loader::augment::resize::{Path as ResizePath, Resampler, Target};
 use feedline_loader::augment::{Draw, ImageRecipe, ImageWorker};
 use feedline_loader::decode::{Decoder, Region, STRIP_SLACK, Strips};
-use feedline_loader::spec::{ImageSpec, PixelLayout, Resampling, Transform};
+use feedline_loader::spec::{DecodeMode, DecodeSpec, ImageSpec, PixelLayout, Resampling, Transform};
 use rustix::time::{ClockId, clock_gettime};
 
 const PIXELS_MAX: u64 = 1 << 28;
@@ -67,7 +68,7 @@ struct Photo {
     stage: Stage,
 }
 
-fn recipe(layout: PixelLayout) -> ImageRecipe {
+fn recipe(layout: PixelLayout, mode: DecodeMode) -> ImageRecipe {
     let transforms = vec![
         Transform::RandomResizedCrop {
             size: [SIDE, SIDE],
@@ -77,13 +78,19 @@ fn recipe(layout: PixelLayout) -> ImageRecipe {
         },
         Transform::RandomHorizontalFlip { p: 0.5 },
     ];
-    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX, ..ImageSpec::default() })
+    let decode = DecodeSpec { mode, ..DecodeSpec::default() };
+    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX, decode, ..ImageSpec::default() })
         .expect("a fixed size")
 }
 
-fn files() -> Vec<PathBuf> {
+/// The photos of a folder of `FEEDLINE_PHOTOS`; of small ones there is always a set, if only a generated one.
+fn files(folder: &str) -> Vec<PathBuf> {
     let folder = match std::env::var_os("FEEDLINE_PHOTOS") {
-        Some(root) => Path::new(&root).join("small"),
+        Some(root) => Path::new(&root).join(folder),
+        None if folder != "small" => {
+            eprintln!("skipped: {folder} photos, FEEDLINE_PHOTOS is not set");
+            return Vec::new();
+        }
         None => {
             eprintln!("FEEDLINE_PHOTOS is not set: the generated images are measured");
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/images")
@@ -96,10 +103,10 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-fn photos(decoder: &mut Decoder) -> Vec<Photo> {
-    let recipe = recipe(PixelLayout::Nhwc);
+fn photos(decoder: &mut Decoder, folder: &str) -> Vec<Photo> {
+    let recipe = recipe(PixelLayout::Nhwc, DecodeMode::Exact);
     let mut photos = Vec::new();
-    for (index, path) in files().into_iter().enumerate() {
+    for (index, path) in files(folder).into_iter().enumerate() {
         let bytes = std::fs::read(&path).expect("a readable photo");
         let draw = Draw { seed: 0, epoch: 0, sample: index as u64 };
         // Among the generated images are some that must be refused.
@@ -108,6 +115,29 @@ fn photos(decoder: &mut Decoder) -> Vec<Photo> {
         photos.push(Photo { bytes, draw, size, stage });
     }
     photos
+}
+
+/// Decodes the photo's box in a mode, reduced as far as it lets; returns a byte of each strip.
+fn decode_box(decoder: &mut Decoder, photo: &Photo, mode: DecodeMode) -> u8 {
+    let spec = DecodeSpec { mode, ..DecodeSpec::default() };
+    let image = decoder.open_with(&photo.bytes, PIXELS_MAX, &spec).expect("a good photo");
+    let Region { left, top, width, height } = photo.stage.source;
+    let factor = image.reduction(photo.stage.source, photo.stage.resized).factor;
+    let (right, bottom) = ((left + width).div_ceil(factor), (top + height).div_ceil(factor));
+    let (left, top) = (left / factor, top / factor);
+    let region = Region { left, top, width: right - left, height: bottom - top };
+    let mut strips = image.reduced_region(region, factor).expect("a good photo");
+    let mut sum = 0u8;
+    while let Some(strip) = strips.next_strip().expect("a good photo") {
+        sum = sum.wrapping_add(strip.bytes[0]);
+    }
+    sum
+}
+
+/// The last pixel of the photo's box: all rows above are only entropy-decoded.
+fn last_pixel(photo: &Photo) -> Region {
+    let Region { left, top, height, .. } = photo.stage.source;
+    Region { left, top: top + height - 1, width: 1, height: 1 }
 }
 
 /// Decodes a region; returns a byte of each strip, so that nothing is optimised away.
@@ -138,7 +168,7 @@ fn box_pixels(decoder: &mut Decoder, photo: &Photo) -> Vec<u8> {
 
 fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
     let mut decoder = Decoder::new().expect("a decoder");
-    let photos = photos(&mut decoder);
+    let photos = photos(&mut decoder, "small");
     let mut group = criterion.benchmark_group("photos");
     group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
 
@@ -149,13 +179,7 @@ fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
             }
         });
     });
-    group.bench_function("decode_box", |bencher| {
-        bencher.iter(|| {
-            for photo in &photos {
-                black_box(decode(&mut decoder, photo, photo.stage.source));
-            }
-        });
-    });
+    decode_boxes(&mut group, &mut decoder, &photos);
 
     let boxes: Vec<Vec<u8>> = photos.iter().map(|photo| box_pixels(&mut decoder, photo)).collect();
     let mut output = vec![0; (SIDE * SIDE * 3) as usize];
@@ -191,23 +215,73 @@ fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
         });
     });
 
-    for (name, layout) in [("row", PixelLayout::Nhwc), ("row_nchw", PixelLayout::Nchw)] {
-        let recipe = recipe(layout);
-        let mut worker = ImageWorker::new().expect("a worker");
+    rows(&mut group, &photos, "row_nchw", &recipe(PixelLayout::Nchw, DecodeMode::Exact));
+    rows_in_modes(&mut group, &photos);
+    group.finish();
+}
+
+type Group<'a> = BenchmarkGroup<'a, ThreadTime>;
+
+/// The boxes in each mode, and what of it is entropy decoding.
+fn decode_boxes(group: &mut Group<'_>, decoder: &mut Decoder, photos: &[Photo]) {
+    group.bench_function("entropy", |bencher| {
+        bencher.iter(|| {
+            for photo in photos {
+                black_box(decode(decoder, photo, last_pixel(photo)));
+            }
+        });
+    });
+    for (name, mode) in [
+        ("decode_box", DecodeMode::Exact),
+        ("decode_box_scaled", DecodeMode::Scaled),
+        ("decode_box_fast", DecodeMode::Fast),
+    ] {
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
-                for photo in &photos {
-                    black_box(worker.run(&recipe, &photo.bytes, photo.draw).expect("a good photo"));
+                for photo in photos {
+                    black_box(decode_box(decoder, photo, mode));
                 }
             });
         });
     }
+}
+
+/// From bytes to finished rows.
+fn rows(group: &mut Group<'_>, photos: &[Photo], name: &str, recipe: &ImageRecipe) {
+    let mut worker = ImageWorker::new().expect("a worker");
+    group.bench_function(name, |bencher| {
+        bencher.iter(|| {
+            for photo in photos {
+                black_box(worker.run(recipe, &photo.bytes, photo.draw).expect("a good photo"));
+            }
+        });
+    });
+}
+
+fn rows_in_modes(group: &mut Group<'_>, photos: &[Photo]) {
+    for (name, mode) in [("row", DecodeMode::Exact), ("row_scaled", DecodeMode::Scaled), ("row_fast", DecodeMode::Fast)]
+    {
+        rows(group, photos, name, &recipe(PixelLayout::Nhwc, mode));
+    }
+}
+
+/// Photos of many megapixels: how far regions and reductions go.
+fn large(criterion: &mut Criterion<ThreadTime>) {
+    let mut decoder = Decoder::new().expect("a decoder");
+    let photos = photos(&mut decoder, "large");
+    if photos.is_empty() {
+        return;
+    }
+    let mut group = criterion.benchmark_group("large_photos");
+    group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
+    decode_boxes(&mut group, &mut decoder, &photos);
+    rows_in_modes(&mut group, &photos);
     group.finish();
 }
 
 criterion_group! {
     name = benches;
     config = Criterion::default().with_measurement(ThreadTime);
-    targets = benchmarks
+    targets = benchmarks, large
 }
 criterion_main!(benches);

@@ -201,13 +201,18 @@ pub enum FaultClass {
     TooLarge,
     /// A value that does not parse (a label that is no integer).
     BadValue,
+    /// A value is serialised in another way than its dataset says, or in one that is never read.
+    WrongWrapper,
     /// The system failed to read the bytes.
     Io,
+    /// The data end too early, and the row has what there was because the job says so: no bad sample, and outside the
+    /// budget, but counted and reported.
+    Lenient,
 }
 
 impl FaultClass {
     /// Every class, in the order of the enum; `self as usize` is the place in it.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::MissingField,
         Self::Empty,
         Self::Unsupported,
@@ -215,7 +220,9 @@ impl FaultClass {
         Self::Corrupt,
         Self::TooLarge,
         Self::BadValue,
+        Self::WrongWrapper,
         Self::Io,
+        Self::Lenient,
     ];
 
     /// The name under which it is counted.
@@ -228,7 +235,9 @@ impl FaultClass {
             Self::Corrupt => "corrupt",
             Self::TooLarge => "too-large",
             Self::BadValue => "bad-value",
+            Self::WrongWrapper => "wrong-wrapper",
             Self::Io => "io",
+            Self::Lenient => "lenient",
         }
     }
 }

@@ -3,6 +3,7 @@
 //! While a call waits, the engine calls back at least every 100 ms: signals are looked at, so that Ctrl-C works, and
 //! a wait of ten seconds says what it waits for, then at doubling intervals.
 
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use feedline_loader::client::{Poll, Waiting};
@@ -30,10 +31,12 @@ pub fn wait<T: Send>(
 ) -> PyResult<T> {
     let mut raised = None;
     let mut voice = Voice::default();
+    let mut bar = IndexBar::default();
     let outcome = py.detach(|| {
         work(&mut |waiting, waited| {
             Python::attach(|py| {
                 py.check_signals()?;
+                bar.show(waiting);
                 if voice.speaks(waited) { log(py, waiting, waited) } else { Ok(()) }
             })
             .map_err(|exception| {
@@ -67,6 +70,40 @@ impl Voice {
             self.spoken = waited;
         }
         due
+    }
+}
+
+/// A line on the terminal, where there is one, that says how far an index is.
+#[derive(Default)]
+struct IndexBar {
+    is_shown: bool,
+}
+
+impl IndexBar {
+    const WIDTH: usize = 30;
+
+    fn show(&mut self, waiting: &Waiting) {
+        let Waiting::Index { shards_done, shards_total, samples } = *waiting else { return };
+        let mut terminal = std::io::stderr();
+        if shards_total == 0 || !terminal.is_terminal() {
+            return;
+        }
+        let share = shards_done as f64 / shards_total as f64;
+        let filled = "#".repeat((share * Self::WIDTH as f64) as usize);
+        self.is_shown = true;
+        let width = Self::WIDTH;
+        // A terminal that is gone is no reason to fail.
+        let _ =
+            write!(terminal, "\rindexing [{filled:<width$}] {shards_done} of {shards_total} shards, {samples} samples");
+        let _ = terminal.flush();
+    }
+}
+
+impl Drop for IndexBar {
+    fn drop(&mut self) {
+        if self.is_shown {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Promise: io_uring and pread give the same bytes and the same errors, and leave nothing behind.
+//! Promise: every reader gives the same bytes and the same errors, and leaves nothing behind.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,11 +28,15 @@ fn file(bytes: &[u8]) -> OwnedFd {
     file.into()
 }
 
+/// Every reader, each with the part of it that is asked for by name.
+const CHOICES: [ReaderChoice; 4] =
+    [ReaderChoice::Uring, ReaderChoice::UringDirect, ReaderChoice::Pread, ReaderChoice::Mmap];
+
 /// The reader of this choice; `None` with a word about it where io_uring cannot be had.
 fn open(choice: ReaderChoice, arena: &Arena, depth: u32) -> Option<Box<dyn Reader>> {
     match open_reader(choice, arena, depth) {
         Ok(reader) => Some(reader),
-        Err(error) if choice == ReaderChoice::Uring => {
+        Err(error) if matches!(choice, ReaderChoice::Uring | ReaderChoice::UringDirect) => {
             eprintln!("skipped: {error}");
             None
         }
@@ -53,7 +57,7 @@ fn read_all(choice: ReaderChoice, depth: u32, bytes: &[u8], ranges: &[(u64, u64)
     let mut next = 0;
     while outcomes.len() < ranges.len() {
         while let Some(&(offset, len)) = ranges.get(next) {
-            let Some(buffer) = arena.allocate(len).expect("of an allowed size") else { break };
+            let Some(buffer) = arena.allocate_at(offset, len).expect("of an allowed size") else { break };
             if reader.submit(ReadRequest { file: id, offset, ticket: next as u64, buffer }).is_err() {
                 break;
             }
@@ -81,31 +85,66 @@ fn range() -> impl Strategy<Value = (u64, u64)> {
     ]
 }
 
+/// Sizes around blocks and pages, and one that is a multiple of nothing.
+fn file_bytes() -> impl Strategy<Value = usize> {
+    let awkward = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65_535, 65_536, 131_073];
+    prop_oneof![2 => prop::sample::select(awkward.to_vec()), 1 => Just(FILE_BYTES), 1 => 0..FILE_BYTES]
+}
+
+/// What every reader must say of a range.
+fn expected(bytes: &[u8], (offset, len): (u64, u64)) -> Outcome {
+    let have = (bytes.len() as u64).saturating_sub(offset);
+    if len <= have || len == 0 {
+        let start = (offset as usize).min(bytes.len());
+        return Ok(bytes[start..start + len as usize].to_vec());
+    }
+    Err(format!("the file ends too early: have {have} of {len} bytes at byte {offset}"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn both_read_the_same(depth in 1_u32..80, ranges in prop::collection::vec(range(), 1..60)) {
-        let bytes = contents();
-        let pread = read_all(ReaderChoice::Pread, depth, &bytes, &ranges).expect("always there");
-        for (&(offset, len), outcome) in ranges.iter().zip(&pread) {
-            let have = (FILE_BYTES as u64).saturating_sub(offset);
-            let expected = if len <= have {
-                Ok(bytes[offset as usize..(offset + len) as usize].to_vec())
-            } else {
-                Err(format!("the file ends too early: have {have} of {len} bytes at byte {offset}"))
-            };
-            prop_assert!(*outcome == expected, "{} bytes at {}", len, offset);
+    fn all_read_the_same(
+        depth in 1_u32..80,
+        size in file_bytes(),
+        ranges in prop::collection::vec(range(), 1..60),
+        near in prop::collection::vec((0_u64..140_000, 0_u64..9000), 1..20),
+    ) {
+        let bytes = &contents()[..size];
+        let ranges: Vec<_> = ranges.into_iter().chain(near).collect();
+        for choice in CHOICES {
+            let Some(outcomes) = read_all(choice, depth, bytes, &ranges) else { continue };
+            for (&range, outcome) in ranges.iter().zip(&outcomes) {
+                prop_assert!(*outcome == expected(bytes, range), "{} of {} bytes: {:?}", choice, size, range);
+            }
         }
-        if let Some(uring) = read_all(ReaderChoice::Uring, depth, &bytes, &ranges) {
-            prop_assert!(uring == pread);
+    }
+}
+
+/// Members as they lie in a shard: each of these sizes behind a header of 512 bytes, padded to 512.
+#[test]
+fn members_of_awkward_sizes() {
+    let mut members = Vec::new();
+    let mut end = 0_u64;
+    for len in [1, 511, 512, 513, 4095, 4096, 4097, 1, 0, 131_071, 131_073] {
+        members.push((end + 512, len));
+        end = (end + 512 + len).next_multiple_of(512);
+    }
+    // Nothing follows the last one: the file ends inside a block.
+    let (last, len) = members[members.len() - 1];
+    let bytes = &contents()[..(last + len) as usize];
+    for choice in CHOICES {
+        let Some(outcomes) = read_all(choice, 4, bytes, &members) else { continue };
+        for (member, outcome) in members.iter().zip(outcomes) {
+            assert!(outcome == expected(bytes, *member), "{choice}: {member:?}");
         }
     }
 }
 
 #[test]
 fn woken_through_an_epoll_set_from_another_thread() {
-    for choice in [ReaderChoice::Uring, ReaderChoice::Pread] {
+    for choice in CHOICES {
         let arena = Arena::new(1 << 20).expect("arena");
         let Some(mut reader) = open(choice, &arena, 8) else { continue };
         let (edge, level) = (eventfd::create().expect("eventfd"), eventfd::create().expect("eventfd"));
@@ -136,14 +175,15 @@ fn dropped_with_reads_in_flight() {
     const READS: u64 = 256;
     const READ_BYTES: usize = 100_000;
     let bytes = contents();
-    for choice in [ReaderChoice::Uring, ReaderChoice::Pread] {
+    for choice in CHOICES {
         for round in 0..12 {
             let mut arena = Arena::new(32 << 20).expect("arena");
             let Some(mut reader) = open(choice, &arena, READS as u32) else { break };
             let id = reader.add_file(file(&bytes)).expect("add");
             for ticket in 0..READS {
-                let buffer = arena.allocate(READ_BYTES as u64).expect("allowed").expect("room");
-                reader.submit(ReadRequest { file: id, offset: ticket * 1000, ticket, buffer }).expect("room");
+                let offset = ticket * 1000;
+                let buffer = arena.allocate_at(offset, READ_BYTES as u64).expect("allowed").expect("room");
+                reader.submit(ReadRequest { file: id, offset, ticket, buffer }).expect("room");
             }
             // With and without the kernel having seen them; the arena goes before or after the reader.
             let wake = Epoll::new().expect("epoll");
@@ -171,12 +211,12 @@ fn dropped_with_reads_in_flight() {
 
 /// Runs as a process of its own, so that other tests' descriptors and threads are not counted.
 #[test]
-fn nothing_is_left_of_200_readers() {
+fn nothing_is_left_of_500_readers() {
     const CHILD: &str = "FEEDLINE_TEST_COUNTED";
     if std::env::var_os(CHILD).is_none() {
         let program = std::env::current_exe().expect("this test binary");
         let mut command = Command::new(program);
-        command.args(["--exact", "nothing_is_left_of_200_readers", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "nothing_is_left_of_500_readers", "--nocapture", "--test-threads=1"]);
         let output = command.env(CHILD, "1").output().expect("start the child");
         let words = String::from_utf8_lossy(&output.stderr);
         words.lines().filter(|line| line.starts_with("skipped")).for_each(|line| eprintln!("{line}"));
@@ -184,9 +224,9 @@ fn nothing_is_left_of_200_readers() {
         return;
     }
     let bytes = contents();
-    for choice in [ReaderChoice::Uring, ReaderChoice::Pread] {
+    for choice in CHOICES {
         let mut first = None;
-        for round in 0..200 {
+        for round in 0..500 {
             let ranges = [(0, 1000), (5000, 100_000), (FILE_BYTES as u64, 10)];
             if read_all(choice, 64, &bytes[..150_000], &ranges).is_none() {
                 break;
@@ -212,15 +252,21 @@ fn threads() -> usize {
 #[test]
 fn a_file_that_was_cut_off_meanwhile() {
     let mut arena = Arena::new(1 << 20).expect("arena");
-    for choice in [ReaderChoice::Uring, ReaderChoice::Pread] {
+    for choice in CHOICES {
         let Some(mut reader) = open(choice, &arena, 8) else { continue };
         let path = tempfile::NamedTempFile::new().expect("temporary file");
         std::fs::write(path.path(), [5; 10_000]).expect("write");
         let id = reader.add_file(File::open(path.path()).expect("open").into()).expect("add");
         path.as_file().set_len(6000).expect("cut");
         let wake = Epoll::new().expect("epoll");
-        for (offset, expected) in [(1000, None), (2000, Some("have 4000 of 5000 bytes at byte 2000"))] {
-            let buffer = arena.allocate(5000).expect("allowed").expect("room");
+        // Within the page in which the file ends now, and over one that it has lost.
+        let cases = [
+            (1000, None),
+            (2000, Some("have 4000 of 5000 bytes at byte 2000")),
+            (4500, Some("have 1500 of 5000 bytes at byte 4500")),
+        ];
+        for (offset, expected) in cases {
+            let buffer = arena.allocate_at(offset, 5000).expect("allowed").expect("room");
             reader.submit(ReadRequest { file: id, offset, ticket: 0, buffer }).expect("room");
             let mut done = Vec::new();
             reader.wait(PATIENCE, wake.as_fd(), &mut done).expect("wait");

@@ -52,12 +52,17 @@ pub struct ServeArguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Reader {
-    /// io_uring where this machine lets it work, otherwise a pool of pread threads.
+    /// io_uring where this machine lets it work, past the page cache once the shards are larger than the memory;
+    /// otherwise a pool of pread threads.
     Auto,
-    /// io_uring, or an error that says why not.
+    /// io_uring through the page cache, or an error that says why not.
     Uring,
+    /// io_uring past the page cache on every mount that allows it, or an error that says why there is no io_uring.
+    UringDirect,
     /// A pool of pread threads.
     Pread,
+    /// A pool of threads that copy from mapped shards; with --private only.
+    Mmap,
 }
 
 impl From<Reader> for ReaderChoice {
@@ -65,7 +70,9 @@ impl From<Reader> for ReaderChoice {
         match reader {
             Reader::Auto => Self::Auto,
             Reader::Uring => Self::Uring,
+            Reader::UringDirect => Self::UringDirect,
             Reader::Pread => Self::Pread,
+            Reader::Mmap => Self::Mmap,
         }
     }
 }

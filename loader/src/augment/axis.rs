@@ -43,6 +43,34 @@ impl WeightPair {
 /// have no weight.
 pub const OUTPUT_GROUP: usize = 4;
 
+/// The part of an axis that is resized: it may start and end within a pixel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// Pixels that it touches; only these have weights.
+    pub pixels: u32,
+    /// Where it starts within the first of them.
+    pub start: f64,
+    /// Its length in pixels.
+    pub length: f64,
+}
+
+impl Span {
+    /// So many whole pixels.
+    pub fn whole(pixels: u32) -> Self {
+        Self { pixels, start: 0.0, length: pixels.into() }
+    }
+
+    /// What `length` pixels from `start` on are in an image of which `factor` pixels, a power of two, became one, and
+    /// which lies `shift` further: the first pixel that the span touches, and the span from there.
+    pub fn reduced(start: u32, length: u32, factor: u32, shift: f64) -> (u32, Self) {
+        // Exact: the factor is a power of two.
+        let from = f64::from(start) / f64::from(factor) + shift;
+        let span = f64::from(length) / f64::from(factor);
+        let first = from.floor();
+        (first as u32, Self { pixels: ((from + span).ceil() - first) as u32, start: from - first, length: span })
+    }
+}
+
 /// For each output position of a range: where its source pixels start, and their weights.
 #[derive(Debug, Default)]
 pub struct Axis {
@@ -84,32 +112,38 @@ impl Axis {
         mirrored: bool,
         resampling: Resampling,
     ) {
-        assert!(source_length > 0 && range.start < range.end && range.end <= target_length);
-        self.is_copy = source_length == target_length && !mirrored;
+        self.prepare_span(Span::whole(source_length), target_length, range, mirrored, resampling);
+    }
+
+    /// [`Axis::prepare`] for a source that starts or ends within a pixel. Nearest picks take whole pixels.
+    pub fn prepare_span(
+        &mut self,
+        source: Span,
+        target_length: u32,
+        range: Range<u32>,
+        mirrored: bool,
+        resampling: Resampling,
+    ) {
+        assert!(source.pixels > 0 && range.start < range.end && range.end <= target_length);
+        self.is_copy = source == Span::whole(target_length) && !mirrored;
         self.output_count = range.len();
         match resampling {
-            Resampling::Bilinear => self.weigh(
-                source_length,
-                target_length,
-                range,
-                mirrored,
-                &Curve { support: 1.0, is_widened: true, weight: triangle },
-            ),
-            Resampling::BilinearAliased => self.weigh(
-                source_length,
-                target_length,
-                range,
-                mirrored,
-                &Curve { support: 1.0, is_widened: false, weight: triangle },
-            ),
-            Resampling::Bicubic => self.weigh(
-                source_length,
-                target_length,
-                range,
-                mirrored,
-                &Curve { support: 2.0, is_widened: true, weight: cubic },
-            ),
-            Resampling::Nearest => self.pick(source_length, target_length, range, mirrored),
+            Resampling::Bilinear => {
+                let curve = Curve { support: 1.0, is_widened: true, weight: triangle };
+                self.weigh(source, target_length, range, mirrored, &curve);
+            }
+            Resampling::BilinearAliased => {
+                let curve = Curve { support: 1.0, is_widened: false, weight: triangle };
+                self.weigh(source, target_length, range, mirrored, &curve);
+            }
+            Resampling::Bicubic => {
+                let curve = Curve { support: 2.0, is_widened: true, weight: cubic };
+                self.weigh(source, target_length, range, mirrored, &curve);
+            }
+            Resampling::Nearest => {
+                assert!(source == Span::whole(source.pixels), "nearest picks take whole pixels");
+                self.pick(source.pixels, target_length, range, mirrored);
+            }
         }
         let start = self.first.iter().copied().min().expect("the range is not empty");
         let end = self.ends.iter().copied().max().expect("the range is not empty");
@@ -121,13 +155,13 @@ impl Axis {
     #[inline]
     fn weigh<F: Fn(f64) -> f64>(
         &mut self,
-        source_length: u32,
+        source: Span,
         target_length: u32,
         range: Range<u32>,
         mirrored: bool,
         curve: &Curve<F>,
     ) {
-        let scale = f64::from(source_length) / f64::from(target_length);
+        let scale = source.length / f64::from(target_length);
         let filter_scale = if curve.is_widened { scale.max(1.0) } else { 1.0 };
         let support = curve.support * filter_scale;
         let inverse = 1.0 / filter_scale;
@@ -137,10 +171,10 @@ impl Axis {
         self.ends.clear();
         for index in 0..range.len() {
             let output = if mirrored { range.end - 1 - index as u32 } else { range.start + index as u32 };
-            let center = (f64::from(output) + 0.5) * scale;
+            let center = source.start + (f64::from(output) + 0.5) * scale;
             // The casts cut towards zero, and to zero below it, as the original's cast and test do.
             let first = (center - support + 0.5) as u32;
-            let end = ((center + support + 0.5) as u32).min(source_length);
+            let end = ((center + support + 0.5) as u32).min(source.pixels);
             let (scratch, row) = self.rows.row(index, (end - first) as usize);
             let mut sum = 0.0;
             for (weight, source) in scratch.iter_mut().zip(first..) {

@@ -6,9 +6,9 @@ use std::path::{Path as FilePath, PathBuf};
 use proptest::prelude::*;
 use serde::Deserialize;
 
-use crate::decode::{Decoder, Region};
+use crate::decode::{Decoder, Reduction, Region};
 use crate::error::{FaultClass, SampleFault};
-use crate::spec::{ImageSpec, PixelLayout, Resampling, ResizeTo, Transform};
+use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, Resampling, ResizeTo, Transform};
 
 use super::geometry::{Stage, Window};
 use super::philox::{below, philox4x64};
@@ -181,7 +181,10 @@ fn run_stage(worker: &mut ImageWorker, bytes: &[u8], stage: Stage, layout: Pixel
         *steps = vec![Step::Resample(stage)];
         Ok(())
     };
-    worker.run_planned(bytes, layout, PIXELS_MAX, None, plan).expect("a stage over a good image").to_vec()
+    worker
+        .run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), None, plan)
+        .expect("a stage over a good image")
+        .to_vec()
 }
 
 fn interleaved(planes: &[u8]) -> Vec<u8> {
@@ -233,7 +236,8 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
         pixels.resize(pixels.len() + crate::decode::STRIP_SLACK, 0);
         let mut output = Vec::new();
         let rows = |region| Ok(crate::decode::Strips::of_pixels(&pixels, size.0, region));
-        super::run_stage(&mut resampler, &stage, PixelLayout::Nhwc, &mut output, rows).expect("a stage over pixels");
+        super::run_stage(&mut resampler, &stage, Reduction::NONE, PixelLayout::Nhwc, &mut output, rows)
+            .expect("a stage over pixels");
         pixels = output;
         size = stage.output();
     }

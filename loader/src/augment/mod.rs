@@ -23,9 +23,10 @@ pub mod resize;
 pub mod warp;
 
 use crate::batch::Dtype;
-use crate::decode::{Decoder, Region, STRIP_SLACK, Strips};
+use crate::decode::orientation::Orientation;
+use crate::decode::{Decoder, Reduction, Region, STRIP_SLACK, Strips};
 use crate::error::{Error, Result, SampleFault};
-use crate::spec::{FloatType, ImageSpec, PixelLayout, Transform};
+use crate::spec::{DecodeSpec, FloatType, ImageSpec, PixelLayout, Resampling, Transform};
 
 use finish::Finish;
 use geometry::Stage;
@@ -112,6 +113,7 @@ pub struct ImageWorker {
     resampler: Resampler,
     steps: Vec<Step>,
     size: (u32, u32),
+    orientation: Orientation,
     images: Images,
     memory: OperationMemory,
     /// Floats, or planes, where the last step did not make them.
@@ -141,6 +143,7 @@ impl ImageWorker {
             resampler: Resampler::new(path),
             steps: Vec::new(),
             size: (0, 0),
+            orientation: Orientation::UPRIGHT,
             images: Images::default(),
             memory: OperationMemory::default(),
             finished: Vec::new(),
@@ -150,16 +153,26 @@ impl ImageWorker {
     /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`. Returns the row's finished pixels,
     /// [`ImageRecipe::row_bytes`] of them, in this worker's memory.
     pub fn run(&mut self, recipe: &ImageRecipe, bytes: &[u8], draw: Draw) -> Result<&[u8], SampleFault> {
-        let ImageSpec { transforms, layout, max_pixels, .. } = &recipe.spec;
+        let ImageSpec { transforms, layout, max_pixels, decode, .. } = &recipe.spec;
         let plan = |size, steps: &mut _| plan::plan(transforms, recipe.sample(size, draw), steps);
-        let pixels = self.run_planned(bytes, *layout, *max_pixels, recipe.finish.as_deref(), plan)?;
+        let pixels = self.run_planned(bytes, *layout, *max_pixels, decode, recipe.finish.as_deref(), plan)?;
         debug_assert_eq!(pixels.len(), recipe.row_bytes());
         Ok(pixels)
     }
 
-    /// (width, height) of the last image, before any transform.
+    /// (width, height) of the last image as stored, before it was turned or transformed.
     pub fn size(&self) -> (u32, u32) {
         self.size
+    }
+
+    /// How the last image was turned, as its recipe says, before any transform.
+    pub fn orientation(&self) -> Orientation {
+        self.orientation
+    }
+
+    /// Whether the last image was cut off, and used as far as it goes because its recipe says so.
+    pub fn is_cut_off(&self) -> bool {
+        self.decoder.is_cut_off()
     }
 
     /// Oddities of the last JPEG that were passed over, as Pillow does: bytes before a marker, damaged codes.
@@ -173,13 +186,14 @@ impl ImageWorker {
         bytes: &[u8],
         layout: PixelLayout,
         pixels_max: u64,
+        decode: &DecodeSpec,
         finish: Option<&Finish>,
         plan: impl FnOnce((u32, u32), &mut Vec<Step>) -> Result<(), SampleFault>,
     ) -> Result<&[u8], SampleFault> {
-        let Self { decoder, path, resampler, steps, size, images, memory, finished } = self;
-        let image = decoder.open(bytes, pixels_max)?;
-        *size = image.size();
-        plan(*size, steps)?;
+        let Self { decoder, path, resampler, steps, size, orientation, images, memory, finished } = self;
+        let image = decoder.open_with(bytes, pixels_max, decode)?;
+        (*size, *orientation) = (image.stored_size(), image.orientation());
+        plan(image.size(), steps)?;
         let mut image = Some(image);
         let mut is_planar = false;
         for (index, step) in steps.iter().enumerate() {
@@ -223,12 +237,20 @@ impl Images {
     ) -> Result<(), SampleFault> {
         let Self { current, next, size } = self;
         match image {
-            Some(image) => run_stage(resampler, stage, layout, next, |region| image.region(region))?,
+            Some(image) => {
+                // What a reduction does to other curves is neither measured nor bounded, so they read the exact image.
+                let reduction = match stage.resampling {
+                    Resampling::Bilinear => image.reduction(stage.source, stage.resized),
+                    _ => Reduction::NONE,
+                };
+                let rows = |region| image.reduced_region(region, reduction.factor);
+                run_stage(resampler, stage, reduction, layout, next, rows)?;
+            }
             None => {
                 let pixel_bytes = current.len();
                 current.resize(pixel_bytes + STRIP_SLACK, 0);
                 let rows = |region| Ok(Strips::of_pixels(current, size.0, region));
-                run_stage(resampler, stage, layout, next, rows)?;
+                run_stage(resampler, stage, Reduction::NONE, layout, next, rows)?;
             }
         }
         std::mem::swap(current, next);
@@ -246,6 +268,7 @@ impl Images {
 fn run_stage<'rows>(
     resampler: &mut Resampler,
     stage: &Stage,
+    reduction: Reduction,
     layout: PixelLayout,
     pixels: &mut Vec<u8>,
     rows: impl FnOnce(Region) -> Result<Strips<'rows>, SampleFault>,
@@ -264,7 +287,7 @@ fn run_stage<'rows>(
     let Some(visible) = stage.visible else {
         return Ok(());
     };
-    let region = resampler.prepare(stage, visible, layout)?;
+    let region = resampler.prepare_reduced(stage, reduction, visible, layout)?;
     // The output is mirrored with its padding; what is visible lies within the window.
     let before = visible.left - stage.window.left;
     let after = i64::from(width) - before - i64::from(visible.width);

@@ -5,13 +5,13 @@
 //! Results are Pillow's bit for bit: exact sums of 22-bit weights, rounded to 8 bits after each pass. The portable
 //! pass and the vector pass ([`crate::sys::simd_resize`]) add the same integers, so every CPU gives the same bytes.
 
-use crate::decode::{Region, STRIP_ROWS, Strips};
+use crate::decode::{Reduction, Region, STRIP_ROWS, Strips};
 use crate::error::{FaultClass, SampleFault};
 use crate::spec::PixelLayout;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::{simd, simd_resize};
 
-use super::axis::{Axis, WEIGHT_BITS, WeightPair};
+use super::axis::{Axis, Span, WEIGHT_BITS, WeightPair};
 use super::geometry::{Stage, Window};
 
 /// How the passes are computed; the result is the same.
@@ -123,19 +123,33 @@ impl Resampler {
 
     /// Prepares a stage with something visible; says which region of the source image its rows must come from.
     pub fn prepare(&mut self, stage: &Stage, visible: Window, layout: PixelLayout) -> Result<Region, SampleFault> {
+        self.prepare_reduced(stage, Reduction::NONE, visible, layout)
+    }
+
+    /// [`Resampler::prepare`] for a source that is reduced; the region is one of the reduced image.
+    pub fn prepare_reduced(
+        &mut self,
+        stage: &Stage,
+        reduction: Reduction,
+        visible: Window,
+        layout: PixelLayout,
+    ) -> Result<Region, SampleFault> {
         let (resized_width, resized_height) = stage.resized;
         // Something visible lies within the resized image, so its place is not negative.
         let columns = visible.left as u32..visible.left as u32 + visible.width;
         let rows = visible.top as u32..visible.top as u32 + visible.height;
+        let span = |start: u32, length: u32, shift: f64| Span::reduced(start, length, reduction.factor, shift);
+        let (left, across) = span(stage.source.left, stage.source.width, reduction.shift[0]);
+        let (top, down) = span(stage.source.top, stage.source.height, reduction.shift[1]);
         let resampling = stage.resampling;
-        self.horizontal.prepare(stage.source.width, resized_width, columns, stage.mirrored, resampling);
-        self.vertical.prepare(stage.source.height, resized_height, rows, false, resampling);
+        self.horizontal.prepare_span(across, resized_width, columns, stage.mirrored, resampling);
+        self.vertical.prepare_span(down, resized_height, rows, false, resampling);
         self.is_upside_down = stage.upside_down;
         self.ring.prepare(self.horizontal.output_count(), layout, 2 * self.vertical.pair_count() as u32)?;
         let (columns, rows) = (self.horizontal.source(), self.vertical.source());
         Ok(Region {
-            left: stage.source.left + columns.start,
-            top: stage.source.top + rows.start,
+            left: left + columns.start,
+            top: top + rows.start,
             width: columns.end - columns.start,
             height: rows.end - rows.start,
         })

@@ -5,7 +5,7 @@
 
 use super::arrays::{ARRAY_HEADER_BYTES, Sides};
 use super::layout::{Dtype, FieldLayout, RowForm, VALUES_BYTES_MAX};
-use super::mask::{MaskRecipe, MaskWorker};
+use super::mask::{ImageForm, MaskRecipe, MaskWorker};
 use super::room::Lengths;
 use crate::augment::{Draw, ImageRecipe, ImageWorker};
 use crate::decode::npz::NpzReader;
@@ -197,8 +197,12 @@ pub struct FieldWorker {
     /// Values of the row that is being made, one after the other, and whose they are.
     values: Vec<u8>,
     value_ends: Vec<(usize, usize)>,
-    /// Sizes of the row's images, by field.
-    image_sizes: Vec<(usize, (u32, u32))>,
+    /// The row's images, by field.
+    image_forms: Vec<(usize, ImageForm)>,
+    /// Oddities that decoders passed over in the row.
+    warnings: u32,
+    /// Fields whose images were cut off, and are used because the job says so.
+    cut_off: Vec<usize>,
 }
 
 impl FieldWorker {
@@ -211,7 +215,9 @@ impl FieldWorker {
             elements: Vec::new(),
             values: Vec::new(),
             value_ends: Vec::new(),
-            image_sizes: Vec::new(),
+            image_forms: Vec::new(),
+            warnings: 0,
+            cut_off: Vec::new(),
         })
     }
 
@@ -219,7 +225,9 @@ impl FieldWorker {
     pub fn begin_row(&mut self) {
         self.values.clear();
         self.value_ends.clear();
-        self.image_sizes.clear();
+        self.image_forms.clear();
+        self.warnings = 0;
+        self.cut_off.clear();
     }
 
     /// Turns `bytes` into the row of field number `field`: hands it to `store` where it has a fixed size, sets it aside
@@ -241,11 +249,16 @@ impl FieldWorker {
             }
             Kind::Image(image) => {
                 store(self.images.run(image, bytes, draw)?);
-                self.image_sizes.push((field, self.images.size()));
+                let form = ImageForm { size: self.images.size(), orientation: self.images.orientation() };
+                self.image_forms.push((field, form));
+                self.warnings = self.warnings.saturating_add(self.images.warnings());
+                if self.images.is_cut_off() {
+                    self.cut_off.push(field);
+                }
             }
             Kind::Mask(mask) => {
-                let size_of = |image| self.image_sizes.iter().find(|(field, _)| *field == image).map(|(_, size)| *size);
-                store(self.masks.run(mask, bytes, draw, mask.like().and_then(size_of))?);
+                let form_of = |image| self.image_forms.iter().find(|(field, _)| *field == image).map(|(_, form)| *form);
+                store(self.masks.run(mask, bytes, draw, mask.like().and_then(form_of))?);
             }
             Kind::Int => store(&parse::<i64>(bytes, "an integer")?.to_ne_bytes()),
             Kind::Float => store(&parse::<f64>(bytes, "a number")?.to_ne_bytes()),
@@ -302,6 +315,16 @@ impl FieldWorker {
             self.values.extend_from_slice(default);
             self.value_ends.push((field, self.values.len()));
         }
+    }
+
+    /// Oddities that were passed over in the row's images, as Pillow does.
+    pub fn warnings(&self) -> u32 {
+        self.warnings
+    }
+
+    /// Fields whose images were cut off, and are used as far as they go because the job says so.
+    pub fn cut_off(&self) -> &[usize] {
+        &self.cut_off
     }
 
     /// The values of varying length that the row has, with the number of their field.

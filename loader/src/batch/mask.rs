@@ -11,6 +11,7 @@ use crate::augment::plan::{self, Sample, Step};
 use crate::augment::warp;
 use crate::augment::{Draw, ImageRecipe};
 use crate::decode::mask::MaskDecoder;
+use crate::decode::orientation::Orientation;
 use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::spec::{FieldKind, FieldSpec, ImageSpec, MaskSpec, Transform};
 
@@ -75,42 +76,57 @@ fn is_image(field: &FieldSpec) -> bool {
     matches!(field.kind, FieldKind::Image(_))
 }
 
+/// What a mask must know of the image that it follows.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageForm {
+    /// (width, height) in pixels, as stored.
+    pub size: (u32, u32),
+    /// How it was turned before any transform; its mask is turned alike.
+    pub orientation: Orientation,
+}
+
 /// One worker's memory for masks.
 #[derive(Default)]
 pub struct MaskWorker {
     decoder: MaskDecoder,
     steps: Vec<Step>,
     columns: Vec<u32>,
+    turned: Vec<u16>,
     planes: [Vec<u16>; 2],
     row: Vec<u8>,
 }
 
 impl MaskWorker {
-    /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`; `image_size` is the (width, height) of
-    /// the image that the mask belongs to, where that is known. Returns the finished row.
+    /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`; `image` is what is known of the image
+    /// that the mask belongs to. Returns the finished row.
     pub fn run(
         &mut self,
         recipe: &MaskRecipe,
         bytes: &[u8],
         draw: Draw,
-        image_size: Option<(u32, u32)>,
+        image: Option<ImageForm>,
     ) -> Result<&[u8], SampleFault> {
         let plane = self.decoder.decode(bytes, recipe.max_pixels)?;
         if plane.is_wide && recipe.dtype == Dtype::Uint8 {
             let words = "the mask has 16 bits a pixel, which uint8 cannot hold: take dtype int32";
             return Err(SampleFault::new(FaultClass::Unsupported, words));
         }
-        let size = (plane.width, plane.height);
-        if let Some((width, height)) = image_size.filter(|&image_size| image_size != size) {
-            let message = format!("the mask has {}x{} pixels, its image {width}x{height}", size.0, size.1);
-            return Err(SampleFault::new(FaultClass::Corrupt, message));
+        let mut size = (plane.width, plane.height);
+        let mut source = plane.numbers;
+        if let Some(ImageForm { size: image_size, orientation }) = image {
+            check_size(size, image_size, orientation)?;
+            if orientation != Orientation::UPRIGHT {
+                self.turned.clear();
+                orientation.turn(source, size, &mut self.turned);
+                source = &self.turned;
+                size = orientation.size(size);
+            }
         }
         let sample = Sample { size, draw, view: recipe.view, pixels_max: recipe.max_pixels };
         plan::plan(&recipe.transforms, sample, &mut self.steps)?;
         let [read, written] = &mut self.planes;
-        let mut size = size;
         // The decoded mask is read in place, by the first step, which is a resample.
-        let mut decoded = Some(plane.numbers);
+        let mut decoded = Some(source);
         for step in &self.steps {
             let source = decoded.unwrap_or(read);
             let output = match step {
@@ -142,6 +158,21 @@ impl MaskWorker {
         }
         Ok(&self.row)
     }
+}
+
+/// Refuses a mask whose size is not that of its image as stored.
+fn check_size(size: (u32, u32), image_size: (u32, u32), orientation: Orientation) -> Result<(), SampleFault> {
+    if size == image_size {
+        return Ok(());
+    }
+    let mut message = format!("the mask has {}x{} pixels, its image {}x{}", size.0, size.1, image_size.0, image_size.1);
+    if orientation.size(image_size) == size {
+        message.push_str(
+            " as stored: its EXIF orientation turns both, and the mask seems to be turned already; store both in one \
+             orientation",
+        );
+    }
+    Err(SampleFault::new(FaultClass::Corrupt, message))
 }
 
 /// Makes the output of one stage.

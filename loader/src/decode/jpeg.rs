@@ -6,14 +6,22 @@
 //! rows itself. Block smoothing, which libjpeg applies to progressive files that lack their last scans, looks two
 //! blocks further; those regions grow by more.
 //!
+//! A reduced image is one whose blocks are transformed to 4, 2 or 1 values a side instead of 8. A region of it equals
+//! that part of the reduced whole, too.
+//!
 //! Damage is judged as Pillow judges it: data that end before an end-of-image marker are refused as truncated,
-//! whatever the region; contradictions inside (a bad code, a restart marker out of turn, an end marker that comes
+//! whatever the region (or, where the job says so, decoded and marked as lenient); contradictions inside (a bad code, a restart marker out of turn, an end marker that comes
 //! early) decode to what libjpeg makes of them, and are counted as warnings.
 
 use crate::error::{FaultClass, Result, SampleFault};
-use crate::sys::jpeg::{Codec, Opened};
+use crate::spec::{DecodeMode, DecodeSpec, OrientationRule, Truncated};
+use crate::sys::jpeg::{Codec, Opened, Settings};
 
-use super::{Region, STRIP_ROWS, STRIP_SLACK, Strip, check_size};
+use super::orientation::Orientation;
+use super::{ALLOCATION_EXTRA, Region, STRIP_ROWS, STRIP_SLACK, Strip, check_size, markers};
+
+/// Most bytes of a pixel while it is decoded: the coefficients of four components.
+const PIXEL_BYTES_MAX: u64 = 8;
 
 /// Colour samples that interpolation needs to each side.
 const INTERPOLATION_MARGIN: u32 = 2;
@@ -26,12 +34,13 @@ pub struct JpegDecoder {
     codec: Codec,
     strip: Vec<u8>,
     cmyk: Vec<u8>,
+    is_cut_off: bool,
 }
 
 impl JpegDecoder {
     /// A decoder without an image.
     pub fn new() -> Result<Self> {
-        Ok(Self { codec: Codec::new()?, strip: Vec::new(), cmyk: Vec::new() })
+        Ok(Self { codec: Codec::new()?, strip: Vec::new(), cmyk: Vec::new(), is_cut_off: false })
     }
 
     /// Reads the header of `bytes`.
@@ -39,12 +48,14 @@ impl JpegDecoder {
         &'image mut self,
         bytes: &'image [u8],
         pixels_max: u64,
+        spec: &DecodeSpec,
     ) -> Result<JpegImage<'image>, SampleFault> {
-        let frame = Frame::find(bytes);
-        if let Some(name) = frame.as_ref().and_then(Frame::refused) {
+        self.is_cut_off = false;
+        if let Some(name) = markers::refused_coding(bytes) {
             return Err(unsupported(format!("{name} is not decoded")));
         }
-        let opened = self.codec.open(bytes)?;
+        let memory_max = pixels_max.saturating_mul(PIXEL_BYTES_MAX).saturating_add(ALLOCATION_EXTRA);
+        let mut opened = self.codec.open(bytes, memory_max)?;
         let header = *opened.header();
         check_size("JPEG", header.width, header.height, pixels_max)?;
         if header.precision != 8 {
@@ -54,15 +65,33 @@ impl JpegDecoder {
             return Err(unsupported(format!("{} colour components, only 1, 3 or 4 are decoded", header.components)));
         }
         if !has_end_marker(&bytes[header.scan_offset as usize..]) {
-            let message = format!("JPEG: no end-of-image marker in {} bytes", bytes.len());
-            return Err(SampleFault::new(FaultClass::Truncated, message));
+            if spec.truncated == Truncated::Fault {
+                let message = format!("JPEG: no end-of-image marker in {} bytes", bytes.len());
+                return Err(SampleFault::new(FaultClass::Truncated, message));
+            }
+            self.is_cut_off = true;
+            opened.allow_end();
         }
-        Ok(JpegImage { opened, strip: &mut self.strip, cmyk: &mut self.cmyk })
+        let orientation = match spec.orientation {
+            OrientationRule::Ignore => Orientation::UPRIGHT,
+            OrientationRule::Apply => markers::exif(bytes).map_or(Orientation::UPRIGHT, Orientation::of_exif),
+        };
+        Ok(JpegImage { opened, mode: spec.mode, orientation, strip: &mut self.strip, cmyk: &mut self.cmyk })
     }
 
     /// Oddities passed over in the last image.
     pub fn warnings(&self) -> u32 {
         self.codec.warnings()
+    }
+
+    /// Whether the last image was cut off and opened all the same.
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off
+    }
+
+    /// How often memory for images was taken from the system; it stays the same once the largest image was seen.
+    pub fn allocations(&self) -> u64 {
+        self.codec.allocations()
     }
 }
 
@@ -75,70 +104,40 @@ fn has_end_marker(scans: &[u8]) -> bool {
     scans.ends_with(&[0xff, 0xd9]) || scans.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
 }
 
-/// The frame header, for what libjpeg does not tell: the kind of coding, by name.
-struct Frame {
-    marker: u8,
-    precision: u8,
-}
-
-impl Frame {
-    /// Walks the markers up to the frame header; `None` where the walk loses its way, which libjpeg then judges.
-    fn find(bytes: &[u8]) -> Option<Self> {
-        let mut rest = bytes.get(2..)?;
-        loop {
-            let start = rest.windows(2).position(|pair| pair[0] == 0xff && !matches!(pair[1], 0 | 0xff))?;
-            let marker = rest[start + 1];
-            rest = &rest[start + 2..];
-            match marker {
-                0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
-                    return Some(Self { marker, precision: *rest.get(2)? });
-                }
-                0xda => return None,
-                0x01 | 0xd0..=0xd8 => {}
-                _ => rest = rest.get(usize::from(u16::from_be_bytes([*rest.first()?, *rest.get(1)?])).max(2)..)?,
-            }
-        }
-    }
-
-    fn refused(&self) -> Option<String> {
-        let kind = match self.marker {
-            0xc3 => "SOF3 (lossless)",
-            0xc5 => "SOF5 (hierarchical)",
-            0xc6 => "SOF6 (hierarchical progressive)",
-            0xc7 => "SOF7 (hierarchical lossless)",
-            0xcb => "SOF11 (lossless, arithmetic)",
-            0xcd..=0xcf => "SOF13-15 (hierarchical, arithmetic)",
-            _ if self.precision != 8 => {
-                let number = self.marker - 0xc0;
-                return Some(format!("SOF{number} with samples of {} bits", self.precision));
-            }
-            _ => return None,
-        };
-        Some(kind.into())
-    }
-}
-
 /// A JPEG whose header has been read.
 pub struct JpegImage<'image> {
     opened: Opened<'image>,
+    mode: DecodeMode,
+    orientation: Orientation,
     strip: &'image mut Vec<u8>,
     cmyk: &'image mut Vec<u8>,
 }
 
 impl<'image> JpegImage<'image> {
-    /// (width, height) in pixels.
+    /// (width, height) in pixels, as stored.
     pub fn size(&self) -> (u32, u32) {
         (self.opened.header().width, self.opened.header().height)
     }
 
-    /// Starts decoding `region`, which lies within the image.
-    pub fn region(mut self, region: Region) -> Result<JpegRows<'image>, SampleFault> {
+    /// How it is turned before it is looked at.
+    pub fn orientation(&self) -> Orientation {
+        self.orientation
+    }
+
+    /// How faithfully it is decoded.
+    pub fn mode(&self) -> DecodeMode {
+        self.mode
+    }
+
+    /// Starts decoding `region`, which lies within the image reduced by `reduction`.
+    pub fn region(mut self, region: Region, reduction: u32) -> Result<JpegRows<'image>, SampleFault> {
         let header = *self.opened.header();
         let samples = if header.multiple_scans != 0 { SMOOTHING_MARGIN } else { INTERPOLATION_MARGIN };
         let margin = samples * header.sampling_max;
         let left = region.left.saturating_sub(margin);
-        let right = header.width.min(region.left + region.width + margin);
-        let (left, width) = self.opened.start(left, right - left, region.top)?;
+        let right = header.width.div_ceil(reduction).min(region.left + region.width + margin);
+        let settings = Settings { reduction, fast: u32::from(self.mode == DecodeMode::Fast) };
+        let (left, width) = self.opened.start(settings, (left, right - left), region.top)?;
 
         let rows = STRIP_ROWS as usize;
         let stride = width as usize * 3;
@@ -220,9 +219,9 @@ mod tests {
     }
 
     fn pixels(decoder: &mut JpegDecoder, bytes: &[u8]) -> Result<Vec<u8>, SampleFault> {
-        let image = decoder.open(bytes, 1 << 24)?;
+        let image = decoder.open(bytes, 1 << 24, &DecodeSpec::default())?;
         let (width, height) = image.size();
-        let mut rows = image.region(Region::whole(width, height))?;
+        let mut rows = image.region(Region::whole(width, height), 1)?;
         let mut pixels = Vec::new();
         while let Some(strip) = rows.next_strip()? {
             for row in 0..strip.rows as usize {

@@ -11,11 +11,9 @@ use png::{BitDepth, ColorType, Decoder, DecodingError, Limits, Transformations};
 
 use super::sniff::{Format, sniff};
 use super::whole::{Grey, WholeDecoder};
-use super::{check_size, whole};
+use super::{ALLOCATION_EXTRA, check_size, whole};
 use crate::error::{FaultClass, SampleFault};
-
-/// Bytes that the PNG decoder may allocate beyond the pixels: tables, chunks of text.
-const ALLOCATION_EXTRA: u64 = 64 << 20;
+use crate::spec::DecodeSpec;
 
 /// A worker's memory for masks.
 #[derive(Default)]
@@ -82,7 +80,7 @@ impl MaskDecoder {
         format: ImageFormat,
         pixels_max: u64,
     ) -> Result<(u32, u32, bool), SampleFault> {
-        let image = self.whole.open(bytes, format, pixels_max)?;
+        let image = self.whole.open(bytes, format, pixels_max, &DecodeSpec::default())?;
         let (width, height) = image.size();
         let grey = image.grey().map_err(|found| match found {
             whole::NotGrey::Colour(color) => coloured(&format!("{format:?}"), &color),

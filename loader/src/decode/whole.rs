@@ -1,5 +1,7 @@
 //! Every format but JPEG, decoded whole by the crate `image`, then brought to 8-bit RGB as Pillow's `convert("RGB")`
-//! does: alpha dropped, palettes looked up, grey repeated, the first frame of an animation.
+//! does: palettes looked up, grey repeated, the first frame of an animation. Alpha is dropped, whether it is a channel, a
+//! palette's or one transparent colour; or, where the job names a background, the picture is laid over it, as Pillow's
+//! `paste` with a mask does.
 //!
 //! 16 bits become 8 by keeping the upper byte (Pillow does so for colour, and clips grey; we scale both alike).
 
@@ -12,10 +14,10 @@ use image::{ColorType, ImageDecoder, ImageFormat, Limits};
 
 use crate::error::{FaultClass, SampleFault};
 
-use super::{STRIP_SLACK, check_size};
+use crate::spec::{DecodeSpec, OrientationRule};
 
-/// Bytes that a decoder may allocate beyond its pixels: tables, chunks of text, a frame's buffer.
-const ALLOCATION_EXTRA: u64 = 64 << 20;
+use super::orientation::Orientation;
+use super::{ALLOCATION_EXTRA, STRIP_SLACK, check_size};
 
 /// Most bytes of a pixel as decoded: four channels of 32 bits.
 const PIXEL_BYTES_MAX: u64 = 16;
@@ -34,6 +36,7 @@ impl WholeDecoder {
         bytes: &'image [u8],
         format: ImageFormat,
         pixels_max: u64,
+        spec: &DecodeSpec,
     ) -> Result<WholeImage<'image>, SampleFault> {
         let name = format!("{format:?}");
         let allocation_max = pixels_max.saturating_mul(PIXEL_BYTES_MAX).saturating_add(ALLOCATION_EXTRA);
@@ -55,7 +58,13 @@ impl WholeDecoder {
         let (width, height) = decoder.dimensions();
         check_size(&name, width, height, pixels_max)?;
         decoder.set_limits(limits).map_err(fault(&name))?;
-        Ok(WholeImage { decoder, name, decoded: &mut self.decoded, rgb: &mut self.rgb })
+        let orientation = match spec.orientation {
+            OrientationRule::Ignore => Orientation::UPRIGHT,
+            // Metadata that make no sense cost no pixels.
+            OrientationRule::Apply => decoder.orientation().map_or(Orientation::UPRIGHT, Orientation::of),
+        };
+        let WholeDecoder { decoded, rgb } = self;
+        Ok(WholeImage { decoder, name, orientation, background: spec.background, decoded, rgb })
     }
 }
 
@@ -63,23 +72,31 @@ impl WholeDecoder {
 pub struct WholeImage<'image> {
     decoder: Box<dyn ImageDecoder + 'image>,
     name: String,
+    orientation: Orientation,
+    background: Option<[u8; 3]>,
     decoded: &'image mut Vec<u8>,
     rgb: &'image mut Vec<u8>,
 }
 
 impl<'image> WholeImage<'image> {
-    /// (width, height) in pixels.
+    /// (width, height) in pixels, as stored.
     pub fn size(&self) -> (u32, u32) {
         self.decoder.dimensions()
+    }
+
+    /// How it is turned before it is looked at.
+    pub fn orientation(&self) -> Orientation {
+        self.orientation
     }
 
     /// Decodes all of it: RGB rows without gaps, and [`STRIP_SLACK`] bytes more.
     pub fn pixels(self) -> Result<&'image [u8], SampleFault> {
         let color = self.decoder.color_type();
+        let background = self.background;
         let (decoded, rgb, name) = self.decode()?;
         rgb.clear();
         rgb.reserve(decoded.len() / usize::from(color.bytes_per_pixel()) * 3 + STRIP_SLACK);
-        to_rgb(color, decoded, rgb)
+        to_rgb(color, decoded, background, rgb)
             .map_err(|message| SampleFault::new(FaultClass::Unsupported, format!("{name}: {message}")))?;
         rgb.resize(rgb.len() + STRIP_SLACK, 0);
         Ok(rgb)
@@ -140,24 +157,37 @@ fn check_riff_length(bytes: &[u8]) -> Result<(), SampleFault> {
     Ok(())
 }
 
-/// Appends `decoded` as RGB.
-fn to_rgb(color: ColorType, decoded: &[u8], rgb: &mut Vec<u8>) -> Result<(), String> {
+/// Appends `decoded` as RGB, over `background` where there is one.
+fn to_rgb(color: ColorType, decoded: &[u8], background: Option<[u8; 3]>, rgb: &mut Vec<u8>) -> Result<(), String> {
+    let pixels = decoded.chunks_exact(usize::from(color.bytes_per_pixel()));
     // 16-bit samples come in the machine's order; the upper byte is the value scaled to 8 bits.
-    let upper = |sample: &[u8]| (u16::from_ne_bytes([sample[0], sample[1]]) >> 8) as u8;
+    let upper = |pixel: &[u8], sample: usize| pixel[2 * sample + usize::from(cfg!(target_endian = "little"))];
+    let mut over = |pixel: [u8; 3], alpha: u8| {
+        rgb.extend_from_slice(&background.map_or(pixel, |background| blend(pixel, alpha, background)));
+    };
     match color {
         ColorType::Rgb8 => rgb.extend_from_slice(decoded),
-        ColorType::Rgba8 => decoded.chunks_exact(4).for_each(|pixel| rgb.extend_from_slice(&pixel[..3])),
+        ColorType::Rgba8 => pixels.for_each(|pixel| over([pixel[0], pixel[1], pixel[2]], pixel[3])),
         ColorType::L8 => decoded.iter().for_each(|&grey| rgb.extend_from_slice(&[grey; 3])),
-        ColorType::La8 => decoded.chunks_exact(2).for_each(|pixel| rgb.extend_from_slice(&[pixel[0]; 3])),
-        ColorType::L16 => decoded.chunks_exact(2).for_each(|pixel| rgb.extend_from_slice(&[upper(pixel); 3])),
-        ColorType::La16 => decoded.chunks_exact(4).for_each(|pixel| rgb.extend_from_slice(&[upper(pixel); 3])),
-        ColorType::Rgb16 => decoded.chunks_exact(2).for_each(|sample| rgb.push(upper(sample))),
+        ColorType::La8 => pixels.for_each(|pixel| over([pixel[0]; 3], pixel[1])),
+        ColorType::L16 => pixels.for_each(|pixel| rgb.extend_from_slice(&[upper(pixel, 0); 3])),
+        ColorType::La16 => pixels.for_each(|pixel| over([upper(pixel, 0); 3], upper(pixel, 1))),
+        ColorType::Rgb16 => pixels.for_each(|pixel| rgb.extend([0, 1, 2].map(|channel| upper(pixel, channel)))),
         ColorType::Rgba16 => {
-            decoded.chunks_exact(8).for_each(|pixel| rgb.extend(pixel[..6].chunks_exact(2).map(upper)))
+            pixels.for_each(|pixel| over([0, 1, 2].map(|channel| upper(pixel, channel)), upper(pixel, 3)));
         }
         other => return Err(format!("pixels of kind {other:?} have no 8-bit meaning")),
     }
     Ok(())
+}
+
+/// `pixel` over `background`, divided by 255 with the rounding of Pillow's `paste`.
+fn blend(pixel: [u8; 3], alpha: u8, background: [u8; 3]) -> [u8; 3] {
+    let alpha = u32::from(alpha);
+    [0, 1, 2].map(|channel| {
+        let sum = u32::from(pixel[channel]) * alpha + u32::from(background[channel]) * (255 - alpha) + 128;
+        (((sum >> 8) + sum) >> 8) as u8
+    })
 }
 
 /// Turns an error of the crate `image` into a fault of a sample of the named format.

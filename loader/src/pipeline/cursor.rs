@@ -20,6 +20,7 @@ pub(super) struct Cursor {
     sequence: u64,
     open: Option<(Arc<OpenBatch>, u32)>,
     last_served: u64,
+    is_unpacking: bool,
 }
 
 /// What [`Cursor::next_row`] found.
@@ -41,7 +42,17 @@ impl Cursor {
     /// At the start of epoch 0.
     pub(super) fn new(stream: Arc<Stream>) -> Result<Self> {
         let plan = stream.plan().epoch(0, 0)?;
-        Ok(Self { stream, generation: 0, epoch: 0, plan, batch_index: 0, sequence: 0, open: None, last_served: 0 })
+        Ok(Self {
+            stream,
+            generation: 0,
+            epoch: 0,
+            plan,
+            batch_index: 0,
+            sequence: 0,
+            open: None,
+            last_served: 0,
+            is_unpacking: false,
+        })
     }
 
     pub(super) fn stream(&self) -> &Arc<Stream> {
@@ -58,6 +69,16 @@ impl Cursor {
         self.last_served
     }
 
+    /// Whether the next row waits for its shard to be unpacked.
+    pub(super) fn is_unpacking(&self) -> bool {
+        self.is_unpacking
+    }
+
+    /// Sets whether the next row waits for its shard to be unpacked.
+    pub(super) fn set_unpacking(&mut self, is_unpacking: bool) {
+        self.is_unpacking = is_unpacking;
+    }
+
     /// Goes to `position` of `epoch`. What was opened before is void.
     pub(super) fn seek(&mut self, generation: u32, epoch: u64, position: u64) -> Result<()> {
         if generation <= self.generation {
@@ -70,6 +91,7 @@ impl Cursor {
         self.sequence = 0;
         self.stream.set_generation(generation);
         self.open = None;
+        self.is_unpacking = false;
         self.stream.ring().reclaim_ready(generation);
         Ok(())
     }

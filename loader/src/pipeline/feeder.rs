@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use super::Waker;
 use super::cursor::{Cursor, NextRow};
-use super::files::FileTable;
+use super::files::{Acquired, FileTable};
 use super::open_batch::OpenBatch;
 use super::row::{PARTS_MAX, Part, Parts, RowWork, spans};
 use super::stream::{Stream, StreamId};
@@ -61,6 +61,14 @@ struct Pending {
     started: Instant,
 }
 
+/// Why a row is not read now.
+enum Refused {
+    /// The arena is full, or too many files are open.
+    NoRoom,
+    /// Its shard is being unpacked.
+    Unpacking,
+}
+
 /// Why no more rows are read at the moment.
 #[derive(Debug, PartialEq, Eq)]
 enum Pause {
@@ -81,6 +89,8 @@ pub(super) struct Feeder {
     files: FileTable,
     cursors: Vec<Cursor>,
     retries: VecDeque<Retry>,
+    /// Substitutes whose shard is being unpacked.
+    retries_waiting: Vec<Retry>,
     pending: Vec<Option<Pending>>,
     vacant: Vec<usize>,
     /// Rows that may be between submission and a worker: pending and queued together.
@@ -104,6 +114,7 @@ impl Feeder {
             Ok(epoll)
         };
         let epoll = watch().map_err(|source| Error::system("watch the feeder's wake signal", source))?;
+        let files = FileTable::new(waker.clone());
         let rows = queue_rows as usize;
         Ok(Self {
             reader,
@@ -113,9 +124,10 @@ impl Feeder {
             waker,
             stages,
             epoll,
-            files: FileTable::default(),
+            files,
             cursors: Vec::new(),
             retries: VecDeque::new(),
+            retries_waiting: Vec::new(),
             pending: (0..rows).map(|_| None).collect(),
             vacant: (0..rows).rev().collect(),
             queue_rows,
@@ -128,6 +140,7 @@ impl Feeder {
         let mut done = Vec::new();
         while self.running {
             self.handle_commands();
+            self.take_unpacked();
             let mut pause = self.read_ahead();
             if pause == Pause::Full {
                 // Ask for a wake, then look once more: room that was made in between would wake nobody.
@@ -181,9 +194,18 @@ impl Feeder {
         let stream = self.cursors.swap_remove(index).stream().clone();
         let _ = self.epoll.remove(stream.ring().freed_fd());
         self.retries.retain(|retry| retry.batch.stream.id() != id);
+        self.retries_waiting.retain(|retry| retry.batch.stream.id() != id);
         let shared = self.cursors.iter().any(|cursor| Arc::ptr_eq(cursor.stream().dataset(), stream.dataset()));
         if !shared {
             self.files.close_dataset(stream.dataset(), &mut *self.reader);
+        }
+    }
+
+    /// Streams and substitutes that waited for a shard to be unpacked go on.
+    fn take_unpacked(&mut self) {
+        if self.files.take_unpacked(&mut *self.reader) {
+            self.cursors.iter_mut().for_each(|cursor| cursor.set_unpacking(false));
+            self.retries.extend(self.retries_waiting.drain(..));
         }
     }
 
@@ -203,9 +225,13 @@ impl Feeder {
                 return Pause::Full;
             }
             if let Some(retry) = self.retries.pop_front() {
-                if let Err(retry) = self.read_substitute(retry) {
-                    self.retries.push_front(retry);
-                    return Pause::Full;
+                match self.read_substitute(retry) {
+                    Ok(()) => {}
+                    Err((Refused::NoRoom, retry)) => {
+                        self.retries.push_front(retry);
+                        return Pause::Full;
+                    }
+                    Err((Refused::Unpacking, retry)) => self.retries_waiting.push(retry),
                 }
                 continue;
             }
@@ -217,9 +243,16 @@ impl Feeder {
                 match self.cursors[index].next_row(&self.waker) {
                     NextRow::Row { batch, row } => {
                         let sample = batch.plan.row(row).sample;
-                        if self.read_row(batch.clone(), row, 0, sample).is_err() {
+                        if row == 0 {
+                            self.expect_shards(&batch);
+                        }
+                        if let Err(refused) = self.read_row(batch.clone(), row, 0, sample) {
                             self.cursors[index].put_back(batch, row);
-                            return Pause::Full;
+                            match refused {
+                                Refused::NoRoom => return Pause::Full,
+                                Refused::Unpacking => self.cursors[index].set_unpacking(true),
+                            }
+                            break;
                         }
                     }
                     NextRow::NoSlot => break,
@@ -243,7 +276,7 @@ impl Feeder {
     fn neediest(&self) -> Option<usize> {
         let mut best: Option<(u32, u64, usize)> = None;
         for (index, cursor) in self.cursors.iter().enumerate() {
-            if cursor.stream().is_stopped() {
+            if cursor.stream().is_stopped() || cursor.is_unpacking() {
                 continue;
             }
             let counts = cursor.stream().ring().slots_by_state();
@@ -258,15 +291,32 @@ impl Feeder {
         best.map(|(_, _, index)| index)
     }
 
-    fn read_substitute(&mut self, retry: Retry) -> Result<(), Retry> {
+    /// Has the shards unpacked that come after those of `batch`, where they are compressed.
+    fn expect_shards(&mut self, batch: &OpenBatch) {
+        let stream = &batch.stream;
+        if stream.dataset().first_compressed().is_none() {
+            return;
+        }
+        let epoch = batch.plan.epoch();
+        let now = epoch.shards_at(batch.plan.first_position);
+        let Some(next) = now.and_then(|now| epoch.shards_at(now.end_position)) else { return };
+        for shard in next.shards {
+            if let Err(error) = self.files.expect_shard(stream.dataset(), shard, &mut *self.reader) {
+                stream.fail(error);
+                return;
+            }
+        }
+    }
+
+    fn read_substitute(&mut self, retry: Retry) -> Result<(), (Refused, Retry)> {
         let Retry { batch, row, attempt } = retry;
         let position = batch.plan.row(row).position;
         let sample = batch.plan.epoch().substitute(position, attempt);
-        self.read_row(batch.clone(), row, attempt, sample).map_err(|()| Retry { batch, row, attempt })
+        self.read_row(batch.clone(), row, attempt, sample).map_err(|refused| (refused, Retry { batch, row, attempt }))
     }
 
     /// Submits the reads of one row; nothing is submitted when there is no room for all of them.
-    fn read_row(&mut self, batch: Arc<OpenBatch>, row: u32, attempt: u32, sample: SampleId) -> Result<(), ()> {
+    fn read_row(&mut self, batch: Arc<OpenBatch>, row: u32, attempt: u32, sample: SampleId) -> Result<(), Refused> {
         if batch.is_void() {
             return Ok(());
         }
@@ -283,7 +333,7 @@ impl Feeder {
         }
         let mut buffers = match self.allocate(&covers[..count]) {
             Ok(Some(buffers)) => buffers,
-            Ok(None) => return Err(()),
+            Ok(None) => return Err(Refused::NoRoom),
             Err(error) => {
                 work.fault = Some(SampleFault::new(FaultClass::TooLarge, error.to_string()));
                 self.hand_over(work);
@@ -292,8 +342,9 @@ impl Feeder {
         };
         let number = stream.dataset().file_of(sample);
         let file = match self.files.acquire(stream.dataset(), number, &mut *self.reader) {
-            Ok(Some(file)) => file,
-            Ok(None) => return Err(()),
+            Ok(Acquired::File(file)) => file,
+            Ok(Acquired::NoRoom) => return Err(Refused::NoRoom),
+            Ok(Acquired::Unpacking) => return Err(Refused::Unpacking),
             Err(error) => {
                 stream.fail(error);
                 return Ok(());
@@ -321,7 +372,7 @@ impl Feeder {
     fn allocate(&mut self, spans: &[(u64, u64)]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
         let mut buffers = [const { None }; PARTS_MAX];
         for (buffer, (start, end)) in buffers.iter_mut().zip(spans) {
-            *buffer = self.arena.allocate(end - start)?;
+            *buffer = self.arena.allocate_at(*start, end - start)?;
             if buffer.is_none() {
                 return Ok(None);
             }

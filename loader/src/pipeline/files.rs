@@ -1,14 +1,20 @@
-//! Open files of datasets: at most a fixed number at once, the one that was used longest ago closed first.
+//! Open files of datasets: at most a fixed number at once, the one that was used longest ago closed first. Compressed
+//! shards are files once they are unpacked, which other threads do.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::error::Result;
+use super::Waker;
+use super::unpacker::{Unpacker, Wanted};
+use crate::error::{Error, Result};
 use crate::read::{FileId, Reader};
 use crate::shard::{Dataset, FileNumber};
 
 /// Files open at once: a quarter of the descriptors that a process may have by default.
 const OPEN_MAX: usize = 256;
+
+/// Unpacked shards at once, those on their way included: each takes room on disk.
+const UNPACKED_MAX: usize = 16;
 
 /// A file of one of the datasets.
 type FileKey = (usize, FileNumber);
@@ -18,42 +24,127 @@ struct OpenFile {
     file: FileId,
     reads: u32,
     last_use: u64,
+    is_unpacked: bool,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Open(OpenFile),
+    /// On its way.
+    Unpacking,
+    /// It could not be unpacked; whoever asks next is told.
+    Failed(Error),
+}
+
+/// What [`FileTable::acquire`] found.
+pub(super) enum Acquired {
+    /// An open file, with one read counted on it.
+    File(FileId),
+    /// Too many files have reads in flight.
+    NoRoom,
+    /// The shard is being unpacked; the feeder is woken when that is done.
+    Unpacking,
 }
 
 /// The table of open files.
-#[derive(Debug, Default)]
 pub(super) struct FileTable {
-    open: HashMap<FileKey, OpenFile>,
+    entries: HashMap<FileKey, Entry>,
     clock: u64,
+    waker: Arc<Waker>,
+    unpacker: Option<Unpacker>,
 }
 
 impl FileTable {
-    /// File `number` of `dataset`, opened if it was not, with one read counted on it; `None` when too many files have
-    /// reads in flight.
+    /// No open files. `waker` is woken by shards that are unpacked.
+    pub(super) fn new(waker: Arc<Waker>) -> Self {
+        Self { entries: HashMap::new(), clock: 0, waker, unpacker: None }
+    }
+
+    /// File `number` of `dataset`, opened if it was not, with one read counted on it.
     pub(super) fn acquire(
         &mut self,
         dataset: &Arc<Dataset>,
         number: FileNumber,
         reader: &mut dyn Reader,
-    ) -> Result<Option<FileId>> {
+    ) -> Result<Acquired> {
         self.clock += 1;
         let key = file_key(dataset, number);
-        if let Some(open) = self.open.get_mut(&key) {
-            open.reads += 1;
-            open.last_use = self.clock;
-            return Ok(Some(open.file));
+        match self.entries.get_mut(&key) {
+            Some(Entry::Open(open)) => {
+                open.reads += 1;
+                open.last_use = self.clock;
+                return Ok(Acquired::File(open.file));
+            }
+            Some(Entry::Unpacking) => return Ok(Acquired::Unpacking),
+            Some(Entry::Failed(_)) => {
+                let Some(Entry::Failed(error)) = self.entries.remove(&key) else { unreachable!("seen above") };
+                return Err(error);
+            }
+            None => {}
         }
-        if self.open.len() >= OPEN_MAX && !self.close_oldest(reader) {
-            return Ok(None);
+        if dataset.is_compressed(number.shard) {
+            let started = self.unpack(dataset, number, reader)?;
+            return Ok(if started { Acquired::Unpacking } else { Acquired::NoRoom });
+        }
+        if self.entries.len() >= OPEN_MAX && !self.close_oldest(reader, |_| true) {
+            return Ok(Acquired::NoRoom);
         }
         let file = reader.add_file(dataset.open_file(number)?.into())?;
-        self.open.insert(key, OpenFile { file, reads: 1, last_use: self.clock });
-        Ok(Some(file))
+        let open = OpenFile { file, reads: 1, last_use: self.clock, is_unpacked: false };
+        self.entries.insert(key, Entry::Open(open));
+        Ok(Acquired::File(file))
+    }
+
+    /// Has a shard unpacked that will be asked for soon, if it is compressed and there is room.
+    pub(super) fn expect_shard(&mut self, dataset: &Arc<Dataset>, shard: u32, reader: &mut dyn Reader) -> Result<()> {
+        let number = FileNumber { shard, file: 0 };
+        if dataset.is_compressed(shard) && !self.entries.contains_key(&file_key(dataset, number)) {
+            self.unpack(dataset, number, reader)?;
+        }
+        Ok(())
+    }
+
+    /// Starts to unpack a shard; `false` when there is no room for one more.
+    fn unpack(&mut self, dataset: &Arc<Dataset>, number: FileNumber, reader: &mut dyn Reader) -> Result<bool> {
+        let is_unpacked = |entry: &Entry| match entry {
+            Entry::Open(open) => open.is_unpacked,
+            Entry::Unpacking => true,
+            Entry::Failed(_) => false,
+        };
+        let count = self.entries.values().filter(|entry| is_unpacked(entry)).count();
+        if count >= UNPACKED_MAX && !self.close_oldest(reader, |open| open.is_unpacked) {
+            return Ok(false);
+        }
+        let unpacker = match &self.unpacker {
+            Some(unpacker) => unpacker,
+            None => self.unpacker.insert(Unpacker::start(UNPACKED_MAX, &self.waker)?),
+        };
+        unpacker.want(Wanted { dataset: dataset.clone(), shard: number.shard });
+        self.entries.insert(file_key(dataset, number), Entry::Unpacking);
+        Ok(true)
+    }
+
+    /// Takes in the shards that were unpacked meanwhile; whether there were any.
+    pub(super) fn take_unpacked(&mut self, reader: &mut dyn Reader) -> bool {
+        let Some(unpacker) = &self.unpacker else { return false };
+        let mut any = false;
+        while let Some(done) = unpacker.next_done() {
+            any = true;
+            let key = file_key(&done.wanted.dataset, FileNumber { shard: done.wanted.shard, file: 0 });
+            // A dataset that was closed meanwhile has no entry.
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            self.clock += 1;
+            *entry = match done.file.and_then(|file| reader.add_file(file.into())) {
+                Ok(file) => Entry::Open(OpenFile { file, reads: 0, last_use: self.clock, is_unpacked: true }),
+                Err(error) => Entry::Failed(error),
+            };
+        }
+        any
     }
 
     /// A read of file `number` of `dataset` is done.
     pub(super) fn release(&mut self, dataset: &Arc<Dataset>, number: FileNumber) {
-        if let Some(open) = self.open.get_mut(&file_key(dataset, number)) {
+        if let Some(Entry::Open(open)) = self.entries.get_mut(&file_key(dataset, number)) {
             open.reads -= 1;
         }
     }
@@ -61,27 +152,30 @@ impl FileTable {
     /// Closes the files of `dataset`, whose last stream has ended, except those with reads in flight.
     pub(super) fn close_dataset(&mut self, dataset: &Arc<Dataset>, reader: &mut dyn Reader) {
         let address = Arc::as_ptr(dataset).addr();
-        self.open.retain(|key, shard| {
-            let keep = key.0 != address || shard.reads > 0;
-            if !keep {
-                reader.remove_file(shard.file);
+        self.entries.retain(|key, entry| match entry {
+            _ if key.0 != address => true,
+            Entry::Open(open) if open.reads > 0 => true,
+            Entry::Open(open) => {
+                reader.remove_file(open.file);
+                false
             }
-            keep
+            Entry::Unpacking | Entry::Failed(_) => false,
         });
     }
 
-    fn close_oldest(&mut self, reader: &mut dyn Reader) -> bool {
-        let idle = self.open.iter().filter(|(_, shard)| shard.reads == 0);
-        let Some(key) = idle.min_by_key(|(_, shard)| shard.last_use).map(|(key, _)| *key) else {
-            return false;
-        };
-        let shard = self.open.remove(&key).expect("found above");
-        reader.remove_file(shard.file);
+    fn close_oldest(&mut self, reader: &mut dyn Reader, may_close: impl Fn(&OpenFile) -> bool) -> bool {
+        let idle = self.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Open(open) if open.reads == 0 && may_close(open) => Some((*key, open.last_use, open.file)),
+            _ => None,
+        });
+        let Some((key, _, file)) = idle.min_by_key(|(_, last_use, _)| *last_use) else { return false };
+        self.entries.remove(&key);
+        reader.remove_file(file);
         true
     }
 }
 
-/// Datasets are known by their address; the feeder keeps every one alive whose files are open.
+/// Datasets are known by their address; the feeder, or the thread that unpacks, keeps every one alive that has an entry.
 fn file_key(dataset: &Arc<Dataset>, number: FileNumber) -> FileKey {
     (Arc::as_ptr(dataset).addr(), number)
 }

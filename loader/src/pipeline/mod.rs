@@ -17,10 +17,12 @@ mod files;
 mod open_batch;
 mod row;
 mod stream;
+mod unpacker;
 mod worker;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -31,7 +33,7 @@ pub use faults::{FaultLedger, FaultTotals};
 pub use stream::{Stream, StreamEvent, StreamEvents, StreamOptions};
 
 use crate::error::{Error, Result};
-use crate::read::{Arena, ReaderChoice, open_reader};
+use crate::read::{Arena, LiveReport, ReaderChoice, open_reader};
 use crate::sys::eventfd;
 use crate::telemetry::StageState;
 use feeder::{Command, Feeder};
@@ -60,7 +62,7 @@ pub struct Pipeline {
     commands: Sender<Command>,
     waker: Arc<Waker>,
     stages: Arc<StageState>,
-    reader: String,
+    reader: Arc<LiveReport>,
     feeder: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -73,7 +75,7 @@ impl Pipeline {
         let stages = Arc::new(StageState::new(workers));
         let arena = Arena::new(ARENA_BYTES)?;
         let reader = open_reader(options.reader, &arena, QUEUE_DEPTH)?;
-        let reader_words = reader.describe().to_string();
+        let report = reader.report().clone();
 
         let (commands, received) = crossbeam_channel::unbounded();
         let queue_rows = workers * QUEUED_ROWS_PER_WORKER;
@@ -86,8 +88,14 @@ impl Pipeline {
             })
             .collect::<Result<Vec<_>>>()?;
         let feeder = Feeder::new(reader, arena, received, work, waker.clone(), stages.clone(), queue_rows)?;
-        let feeder = spawn("feedline-feeder".to_owned(), move || feeder.run())?;
-        Ok(Self { commands, waker, stages, reader: reader_words, feeder: Some(feeder), workers: threads })
+        let run = move || {
+            if std::panic::catch_unwind(AssertUnwindSafe(move || feeder.run())).is_err() {
+                // Nobody would fill a ring any more, and every client would wait for its time-out. The hook has told why.
+                std::process::abort();
+            }
+        };
+        let feeder = spawn("feedline-feeder".to_owned(), run)?;
+        Ok(Self { commands, waker, stages, reader: report, feeder: Some(feeder), workers: threads })
     }
 
     /// Begins to fill `stream`'s ring, from the start of epoch 0.
@@ -111,9 +119,9 @@ impl Pipeline {
         &self.stages
     }
 
-    /// How shards are read, and why so.
-    pub fn reader(&self) -> &str {
-        &self.reader
+    /// How shards are read at present, and why so.
+    pub fn reader(&self) -> String {
+        self.reader.read().to_string()
     }
 
     fn command(&self, command: Command) {

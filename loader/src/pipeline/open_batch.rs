@@ -68,7 +68,11 @@ impl OpenBatch {
     pub(super) fn finish_row(&self) {
         // AcqRel: the one who sees 1 sees every other worker's stores, and `publish` releases them to the client.
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 && !self.is_void() {
-            self.publish();
+            // Every read of the batch is done: what no lock keeps was still there then, or the batch is no good.
+            match self.stream.dataset().check_snapshots() {
+                Ok(()) => self.publish(),
+                Err(error) => self.stream.fail(error),
+            }
         }
     }
 

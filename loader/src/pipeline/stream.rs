@@ -9,7 +9,7 @@ use crate::error::{Error, FaultReport, Result};
 use crate::plan::{Partition, Plan, PlanOptions, SampleId, Source};
 use crate::ring::{BatchTicket, RingDescriptors, RingWriter, SealedSpill};
 use crate::shard::{Dataset, FieldSelector};
-use crate::spec::{JobSpec, OnError};
+use crate::spec::{JobSpec, OnError, OrderSpec};
 use crate::telemetry::{StageState, StreamCounters, StreamFigures};
 
 /// Number of a stream in this process.
@@ -88,14 +88,16 @@ impl Stream {
         spec.check()?;
         let partition = Partition::new(spec.rank, spec.world_size, spec.batch_size, spec.tail)?;
         let repeats = source.repeats();
+        let order = order_of(&spec, &dataset);
         let plan = Plan::new(PlanOptions {
             source,
-            order: spec.order,
+            order,
             seed: spec.seed,
             partition,
             first_samples: dataset.first_samples(),
             left_out: &left_out,
         })?;
+        check_compressed(&dataset, plan.block_shards())?;
         let sources: Vec<_> = spec.fields.iter().map(|field| field.sources.clone()).collect();
         let selector = dataset.selector(&sources)?;
         let (fields, layouts) = FieldRecipe::compile_all(&spec.fields, spec.batch_size)?;
@@ -228,6 +230,43 @@ impl Stream {
         if !self.failed.swap(true, Ordering::AcqRel) {
             self.tell(StreamEvent::Failed(error));
         }
+    }
+}
+
+/// Shards of a block where they are compressed and nobody says how many.
+const COMPRESSED_BLOCK_SHARDS: u32 = 2;
+
+/// Most shards of a block where they are compressed: with those of the next block, all are unpacked at once.
+const COMPRESSED_BLOCK_SHARDS_MAX: u32 = 4;
+
+/// The order of the job; blocks of compressed shards are small where nobody says how large.
+fn order_of(spec: &JobSpec, dataset: &Dataset) -> OrderSpec {
+    match spec.order {
+        OrderSpec::Block { block_shards: None } if dataset.first_compressed().is_some() => {
+            OrderSpec::Block { block_shards: Some(COMPRESSED_BLOCK_SHARDS) }
+        }
+        order => order,
+    }
+}
+
+/// Refuses orders that would have every shard of a compressed dataset unpacked at once.
+fn check_compressed(dataset: &Dataset, block_shards: Option<u32>) -> Result<()> {
+    let Some(first) = dataset.first_compressed() else { return Ok(()) };
+    let refuse = |words: &str| {
+        Err(Error::config(format!(
+            "{} is compressed, so its samples cannot be read in any order: {words}, or write plain tars, for example by \
+             `feedline convert`",
+            first.display()
+        )))
+    };
+    match block_shards {
+        None => refuse(
+            "use order=\"block\", which shuffles shards and the samples of a few of them, or order=\"sequential\"",
+        ),
+        Some(count) if count > COMPRESSED_BLOCK_SHARDS_MAX => {
+            refuse(&format!("block_shards may be at most {COMPRESSED_BLOCK_SHARDS_MAX} here"))
+        }
+        Some(_) => Ok(()),
     }
 }
 

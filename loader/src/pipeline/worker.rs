@@ -1,6 +1,7 @@
 //! A decode thread: takes rows from the queue, stores their pixels at their place.
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -12,8 +13,9 @@ use super::stream::StreamEvent;
 use super::{Stream, Waker};
 use crate::augment::Draw;
 use crate::batch::FieldWorker;
+use crate::decode::unwrap::Unwrapper;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
-use crate::shard::{Encoding, FieldBytes};
+use crate::shard::FieldBytes;
 use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
 
@@ -26,6 +28,7 @@ pub(super) struct Worker {
     stages: Arc<StageState>,
     commands: Sender<Command>,
     waker: Arc<Waker>,
+    unwrapper: Unwrapper,
     fields: FieldWorker,
     /// Below this many queued rows a starved feeder is woken: one wake for many rows.
     low_water: u32,
@@ -54,7 +57,8 @@ impl Worker {
         waker: Arc<Waker>,
         queue_rows: u32,
     ) -> Result<Self> {
-        Ok(Self { queue, stages, commands, waker, fields: FieldWorker::new()?, low_water: queue_rows / 2 })
+        let (unwrapper, fields) = (Unwrapper::default(), FieldWorker::new()?);
+        Ok(Self { queue, stages, commands, waker, unwrapper, fields, low_water: queue_rows / 2 })
     }
 
     /// Works until the feeder has gone.
@@ -62,9 +66,30 @@ impl Worker {
         while let Ok(work) = self.queue.recv() {
             self.stages.decode_queue.fetch_sub(1, Relaxed);
             if !work.batch.is_void() {
-                self.work(work);
+                self.work_or_fail(work);
             }
             self.wake_feeder();
+        }
+    }
+
+    /// Works on a row; a panic, which is a bug of ours, ends the stream that the row belongs to, not the others.
+    fn work_or_fail(&mut self, work: RowWork) {
+        let (stream, sample) = (work.batch.stream.clone(), work.sample);
+        if std::panic::catch_unwind(AssertUnwindSafe(|| self.work(work))).is_ok() {
+            return;
+        }
+        let (shard, _) = stream.dataset().locate(sample);
+        let place = stream
+            .dataset()
+            .with_key(sample, |key| format!("{}: key {key:?}", stream.dataset().shard_path(shard).display()));
+        stream.fail(Error::protocol(format!(
+            "{place}: a bug in Feedline: a worker panicked on this sample, as the sidecar's log tells; leave the sample out, and \
+             report the bug with it"
+        )));
+        // What the panic left behind in the worker's memory is not used again.
+        match FieldWorker::new() {
+            Ok(fields) => self.fields = fields,
+            Err(error) => tracing::error!("a worker goes on with the memory of a panic: {error}"),
         }
     }
 
@@ -88,6 +113,12 @@ impl Worker {
                 stream.counters().rows.fetch_add(1, Relaxed);
                 if work.attempt > 0 {
                     stream.counters().replaced.fetch_add(1, Relaxed);
+                }
+                if self.fields.warnings() > 0 {
+                    stream.counters().odd.fetch_add(1, Relaxed);
+                }
+                for &field in self.fields.cut_off() {
+                    note_lenient(&work, field);
                 }
                 batch.finish_row();
                 if let Err(error) = stream.faults().good() {
@@ -118,7 +149,7 @@ impl Worker {
             let recipe = &stream.fields()[field];
             let store = |row: &[u8]| batch.slot.store(field, work.row, row);
             let fault = |offset, fault| RowFault::Field(FieldFault { field, offset, fault });
-            let Some(place @ FieldBytes { range, encoding: Encoding::Plain, .. }) = places[field] else {
+            let Some(place @ FieldBytes { range, encoding, .. }) = places[field] else {
                 let default = recipe.default().ok_or_else(|| fault(0, self.missing(stream, field)))?;
                 self.fields.run_default(field, recipe, default, store);
                 has_default = true;
@@ -132,6 +163,7 @@ impl Worker {
                 None if range.len == 0 => &[],
                 None => work.parts.bytes(range).expect("the feeder read what the selector selects"),
             };
+            let bytes = self.unwrapper.unwrap(encoding, bytes).map_err(|found| fault(range.offset, found))?;
             self.fields.run(field, recipe, bytes, draw, store).map_err(|found| fault(range.offset, found))?;
         }
         // The sample is good: only now do its values take room.
@@ -156,17 +188,11 @@ impl Worker {
     fn handle_fault(&mut self, work: RowWork, found: FieldFault) {
         let batch = work.batch.clone();
         let stream = &batch.stream;
-        let (shard, _) = stream.dataset().locate(work.sample);
-        let report = FaultReport {
-            class: found.fault.class,
-            shard: stream.dataset().shard_path(shard).display().to_string(),
-            key: stream.dataset().with_key(work.sample, str::to_owned),
-            field: stream.spec().fields[found.field].name.clone(),
-            offset: found.offset,
-            message: found.fault.message,
-            sample: work.sample.0,
-            row: work.row,
-        };
+        // What was read over a writer's shoulder says nothing about the sample.
+        if let Err(error) = stream.dataset().check_snapshots() {
+            return stream.fail(error);
+        }
+        let report = report(&work, found);
         stream.counters().faults[report.class as usize].fetch_add(1, Relaxed);
         if report.class == FaultClass::Io {
             // A substitute would depend on the moment; the reader has tried what can be tried.
@@ -191,6 +217,39 @@ impl Worker {
             self.waker.wake();
         }
     }
+}
+
+/// Where the fault of a sample is.
+#[cold]
+fn report(work: &RowWork, found: FieldFault) -> FaultReport {
+    let stream = &work.batch.stream;
+    let (shard, _) = stream.dataset().locate(work.sample);
+    FaultReport {
+        class: found.fault.class,
+        shard: stream.dataset().shard_path(shard).display().to_string(),
+        key: stream.dataset().with_key(work.sample, str::to_owned),
+        field: stream.spec().fields[found.field].name.clone(),
+        offset: found.offset,
+        message: found.fault.message,
+        sample: work.sample.0,
+        row: work.row,
+    }
+}
+
+/// Counts and reports an image that was cut off and is used all the same.
+#[cold]
+fn note_lenient(work: &RowWork, field: usize) {
+    let stream = &work.batch.stream;
+    let mut places = [None; FIELDS_MAX];
+    let places = &mut places[..stream.fields().len()];
+    stream.selector().select(stream.dataset(), work.sample, places);
+    let offset = places[field].map_or(0, |place| place.range.offset);
+    let words =
+        "JPEG: no end-of-image marker: the row has what there is, and grey for the rest (truncated=\"lenient\")";
+    let report = report(work, FieldFault { field, offset, fault: SampleFault::new(FaultClass::Lenient, words) });
+    let first = stream.counters().faults[FaultClass::Lenient as usize].fetch_add(1, Relaxed) == 0;
+    stream.tell(StreamEvent::Fault { report: report.clone(), first });
+    work.batch.add_fault(report);
 }
 
 /// The system refused memory for values that a slot has no room for.

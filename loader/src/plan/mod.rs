@@ -191,8 +191,11 @@ impl EpochPlan {
     }
 
     /// Where the samples from `position` on lie, for reading ahead of the order. `None` where they may lie anywhere
-    /// ([`Plan::block_shards`]).
+    /// ([`Plan::block_shards`]), and past the epoch's end.
     pub fn shards_at(&self, position: u64) -> Option<ShardStretch> {
+        if position >= self.job.positions {
+            return None;
+        }
         self.job.walk.shards_at(&self.walk, position)
     }
 

@@ -1,10 +1,13 @@
 //! Byte ranges to bytes: many reads in flight at once, through io_uring where it can be had, else by a pool of threads
-//! that call pread. Both give the same bytes and the same errors.
+//! that call pread; or, when asked for, past the page cache or from maps. All give the same bytes and the same errors.
 //!
 //! A read is a move: the buffer goes into the request, belongs to the reader while the read is in flight, and comes back
 //! with its completion. What to read, and when, is the business of the caller.
 
+mod depth;
+mod direct;
 mod files;
+mod mounts;
 mod pool;
 mod progress;
 mod refusal;
@@ -16,12 +19,18 @@ mod uring;
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 pub use crate::sys::arena::{Arena, OVERSIZED_BYTES_MAX, READ_BYTES_MAX, ReadBuffer};
 pub use files::FileId;
-pub use report::{ReaderChoice, ReaderReport};
+pub use report::{DirectReport, LiveReport, MountReport, ReaderChoice, ReaderReport};
+
+use depth::{Depth, Gate};
+use mounts::DirectPolicy;
+use pool::{PreadPool, Source};
+use uring::UringReader;
 
 /// Most reads that one reader has in flight.
 pub const DEPTH_MAX: u32 = 4096;
@@ -73,30 +82,64 @@ pub trait Reader: Send + Debug {
     /// descriptor in every call.
     fn wait(&mut self, timeout: Duration, wake: BorrowedFd<'_>, done: &mut Vec<Completion>) -> Result<bool>;
 
-    /// Which backend it is, with what, and why.
-    fn describe(&self) -> ReaderReport;
+    /// Which backend it is, with what, and why; it can be kept while the reader works on another thread.
+    fn report(&self) -> &Arc<LiveReport>;
+
+    /// The report at this moment.
+    fn describe(&self) -> ReaderReport {
+        self.report().read()
+    }
+}
+
+/// Whether the number of reads that a device gets at once follows its throughput.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pace {
+    /// As many as the device profits from, up to the reader's depth; the others wait in the reader.
+    #[default]
+    Adaptive,
+    /// As many as the reader is deep.
+    Fixed,
+}
+
+impl Pace {
+    /// The gate to one device with at most `depth` reads inside and `capacity` before it.
+    fn gate<T>(self, depth: u32, capacity: u32) -> Gate<T> {
+        let depth = match self {
+            Self::Adaptive => Depth::adaptive(depth),
+            Self::Fixed => Depth::fixed(depth),
+        };
+        Gate::new(depth, capacity)
+    }
 }
 
 /// Opens a reader with at most `depth` reads in flight into buffers of `arena`.
 pub fn open_reader(choice: ReaderChoice, arena: &Arena, depth: u32) -> Result<Box<dyn Reader>> {
+    open_paced_reader(choice, arena, depth, Pace::default())
+}
+
+/// As [`open_reader`], at a pace of one's own.
+pub fn open_paced_reader(choice: ReaderChoice, arena: &Arena, depth: u32, pace: Pace) -> Result<Box<dyn Reader>> {
     if !(1..=DEPTH_MAX).contains(&depth) {
         return Err(Error::config(format!(
             "a reader with {depth} reads in flight cannot be made: between 1 and {DEPTH_MAX}"
         )));
     }
-    if choice == ReaderChoice::Pread {
-        return Ok(Box::new(pool::PreadPool::new(depth, None)?));
-    }
-    match uring::UringReader::new(arena, depth) {
+    let policy = match choice {
+        ReaderChoice::Pread => return Ok(Box::new(PreadPool::new(depth, pace, Source::Pread { fallback: None })?)),
+        ReaderChoice::Mmap => return Ok(Box::new(PreadPool::new(depth, pace, Source::Map)?)),
+        ReaderChoice::Auto => DirectPolicy::WhenLarger,
+        ReaderChoice::Uring => DirectPolicy::Never,
+        ReaderChoice::UringDirect => DirectPolicy::Always,
+    };
+    match UringReader::new(arena, depth, pace, policy) {
         Ok(reader) => Ok(Box::new(reader)),
-        Err(refusal) => {
-            let reason = refusal::explain(&refusal);
-            if choice == ReaderChoice::Uring {
-                return Err(Error::config(format!(
-                    "io_uring was asked for but is not available: {reason}; choose auto or pread"
-                )));
-            }
-            Ok(Box::new(pool::PreadPool::new(depth, Some(reason))?))
+        Err(refusal) if choice == ReaderChoice::Auto => {
+            let fallback = Some(refusal::explain(&refusal));
+            Ok(Box::new(PreadPool::new(depth, pace, Source::Pread { fallback })?))
         }
+        Err(refusal) => Err(Error::config(format!(
+            "io_uring was asked for but is not available: {}; choose auto or pread",
+            refusal::explain(&refusal)
+        ))),
     }
 }

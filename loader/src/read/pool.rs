@@ -1,4 +1,5 @@
-//! Reads by a pool of threads that call pread: for where io_uring cannot be had.
+//! Reads by a pool of threads that call pread: for where io_uring cannot be had. Or that copy from maps of the files, and
+//! call pread for what a map does not give (then the system says why).
 //!
 //! Threads start when there is a read and none is idle. Requests and results go through bounded queues; the waiting
 //! thread is signalled only when it sleeps.
@@ -17,22 +18,41 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use super::files::FileSet;
+use super::depth::Gate;
+use super::direct;
+use super::files::{self, FileSet};
+use super::mounts::{DirectPolicy, Mounts};
 use super::progress::{Faults, Progress, Step};
-use super::{Completion, FileId, ReadBuffer, ReadRequest, Reader, ReaderReport};
+use super::{Completion, FileId, LiveReport, Pace, ReadBuffer, ReadRequest, Reader, ReaderReport};
 use crate::error::{Error, Result};
 use crate::sys::eventfd;
+use crate::sys::map::GuardedMap;
 use crate::sys::uring::DRAIN_MAX;
 
 /// More threads than this gain nothing on any storage that was measured, and each costs a stack.
 const THREADS_MAX: u32 = 16;
 
+/// Where the threads take the bytes from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// From the system; `fallback` is why not through io_uring.
+    Pread { fallback: Option<String> },
+    /// From maps.
+    Map,
+}
+
 #[derive(Debug)]
 pub(super) struct PreadPool {
     depth: u32,
     threads_max: u32,
-    fallback: Option<String>,
     files: FileSet,
+    mounts: Mounts,
+    /// One a mount, by its number.
+    gates: Vec<Gate<Job>>,
+    pace: Pace,
+    /// By the place of their files, where files are mapped.
+    maps: Option<Vec<Option<Arc<GuardedMap>>>>,
+    report: Arc<LiveReport>,
     in_flight: u32,
     /// Reads that could not be started.
     failed: Vec<Completion>,
@@ -51,6 +71,7 @@ pub(super) struct PreadPool {
 struct Job {
     file: FileId,
     descriptor: Arc<OwnedFd>,
+    map: Option<Arc<GuardedMap>>,
     progress: Progress,
     ticket: u64,
     buffer: ReadBuffer,
@@ -68,8 +89,8 @@ struct Shared {
 }
 
 impl PreadPool {
-    /// A pool for `depth` reads at once; `fallback` is why it is not io_uring.
-    pub(super) fn new(depth: u32, fallback: Option<String>) -> Result<Self> {
+    /// A pool for `depth` reads at once.
+    pub(super) fn new(depth: u32, pace: Pace, source: Source) -> Result<Self> {
         let event = eventfd::create().map_err(|source| Error::system("make the reader's signal", source))?;
         let (jobs, waiting) = crossbeam_channel::bounded(depth as usize);
         let (alive, ended) = crossbeam_channel::bounded(0);
@@ -79,11 +100,21 @@ impl PreadPool {
             event,
             stopping: AtomicBool::new(false),
         });
+        let threads_max = depth.min(THREADS_MAX);
+        let (maps, report) = match source {
+            Source::Pread { fallback } => (None, ReaderReport::Pread { threads: threads_max, fallback }),
+            Source::Map => (Some(Vec::new()), ReaderReport::Mmap { threads: threads_max }),
+        };
+        let report = Arc::new(LiveReport::new(report));
         Ok(Self {
             depth,
-            threads_max: depth.min(THREADS_MAX),
-            fallback,
+            threads_max,
             files: FileSet::default(),
+            mounts: Mounts::new(DirectPolicy::Never, report.clone()),
+            gates: Vec::new(),
+            pace,
+            maps,
+            report,
             in_flight: 0,
             failed: Vec::new(),
             shared,
@@ -157,8 +188,18 @@ impl PreadPool {
     fn take_completions(&mut self, done: &mut Vec<Completion>) {
         let before = done.len();
         done.append(&mut self.failed);
+        // The clock is asked once for all, and not for none.
+        let mut now = None;
         while let Some((file, completion)) = self.shared.done.pop() {
-            self.files.end_read(file);
+            let mount = self.files.mount(file);
+            if self.files.end_read(file) {
+                self.unmap(file);
+            }
+            let gate = &mut self.gates[mount];
+            gate.leave(completion.buffer.len(), *now.get_or_insert_with(Instant::now));
+            while let Some(job) = gate.next() {
+                Self::send(&self.jobs, job);
+            }
             done.push(completion);
         }
         self.in_flight -= u32::try_from(done.len() - before).expect("at most the depth");
@@ -177,23 +218,50 @@ impl PreadPool {
         };
         let ReadRequest { file, ticket, buffer, .. } = request;
         let descriptor = self.files.of_read(file).clone();
-        let jobs = self.jobs.as_ref().expect("there until the drop");
-        // Cannot be full: it has a place for every read in flight. Cannot be disconnected: `waiting` is ours.
-        jobs.try_send(Job { file, descriptor, progress, ticket, buffer }).expect("room for every read in flight");
+        let map = self.maps.as_ref().and_then(|maps| maps.get(file.place() as usize)?.clone());
+        let mount = self.files.mount(file);
+        if let Some(job) = self.gates[mount].enter(Job { file, descriptor, map, progress, ticket, buffer }) {
+            Self::send(&self.jobs, job);
+        }
         Ok(())
+    }
+
+    fn send(jobs: &Option<Sender<Job>>, job: Job) {
+        let jobs = jobs.as_ref().expect("there until the drop");
+        // Cannot be full: it has a place for every read in flight. Cannot be disconnected: `waiting` is ours.
+        jobs.try_send(job).expect("room for every read in flight");
+    }
+
+    /// Maps the file, where that is how files are read; one that cannot be mapped is read by pread.
+    fn map(&mut self, id: FileId) {
+        let Some(maps) = &mut self.maps else { return };
+        let map = GuardedMap::open(self.files.of_read(id).as_fd()).unwrap_or_else(|error| {
+            tracing::warn!("a file is read by pread, as it cannot be mapped: {error}");
+            None
+        });
+        let place = id.place() as usize;
+        maps.resize_with(maps.len().max(place + 1), || None);
+        maps[place] = map.map(Arc::new);
+    }
+
+    fn unmap(&mut self, id: FileId) {
+        if let Some(map) = self.maps.as_mut().and_then(|maps| maps.get_mut(id.place() as usize)) {
+            *map = None;
+        }
     }
 }
 
 impl Shared {
     /// Reads to the end or to an error, on a thread of the pool.
     fn finish(&self, job: Job, faults: &Faults) {
-        let Job { file, descriptor, mut progress, ticket, mut buffer } = job;
+        let Job { file, descriptor, map, mut progress, ticket, mut buffer } = job;
         let result = loop {
             let rest = &mut buffer.as_mut_slice()[progress.filled() as usize..];
-            let result = rustix::io::pread(&*descriptor, rest, progress.offset())
-                .map(|bytes| u32::try_from(bytes).expect("no more than the buffer has"))
-                .map_err(io::Error::from);
-            match progress.advance(faults.apply(result)) {
+            let offset = progress.offset();
+            let copied = map.as_ref().is_some_and(|map| map.copy_into(descriptor.as_fd(), offset, rest));
+            let result = if copied { Ok(rest.len()) } else { rustix::io::pread(&*descriptor, rest, offset) };
+            let result = result.map(|bytes| u32::try_from(bytes).expect("no more than the buffer has"));
+            match progress.advance(faults.apply(result.map_err(io::Error::from), false)) {
                 Step::Done => break Ok(()),
                 Step::Again(pause) => {
                     if self.stopping.load(Ordering::Relaxed) {
@@ -204,10 +272,11 @@ impl Shared {
                     }
                 }
                 Step::Failed(error) => break Err(error),
+                Step::Exhausted(error) => break Err(files::named(&descriptor, &error)),
             }
         };
         // Before the completion is known: a removed file is closed when its last read is.
-        drop(descriptor);
+        drop((map, descriptor));
         self.push(file, Completion { ticket, buffer, result });
     }
 
@@ -224,11 +293,19 @@ impl Shared {
 
 impl Reader for PreadPool {
     fn add_file(&mut self, file: OwnedFd) -> Result<FileId> {
-        Ok(self.files.add(file))
+        let facts = direct::look_at(file.as_fd()).ok();
+        let mount = self.mounts.number(facts.as_ref());
+        let (threads, depth) = (self.threads_max, self.depth);
+        self.gates.resize_with(self.mounts.count(), || self.pace.gate(threads, depth));
+        let id = self.files.add(file, mount);
+        self.map(id);
+        Ok(id)
     }
 
     fn remove_file(&mut self, file: FileId) {
-        self.files.remove(file);
+        if self.files.remove(file) {
+            self.unmap(file);
+        }
     }
 
     fn submit(&mut self, request: ReadRequest) -> std::result::Result<(), ReadRequest> {
@@ -263,8 +340,8 @@ impl Reader for PreadPool {
         }
     }
 
-    fn describe(&self) -> ReaderReport {
-        ReaderReport::Pread { threads: self.threads_max, fallback: self.fallback.clone() }
+    fn report(&self) -> &Arc<LiveReport> {
+        &self.report
     }
 }
 

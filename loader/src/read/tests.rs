@@ -1,4 +1,7 @@
-//! Both backends under faults, refusals, signals and early ends. What needs no look inside is in `tests/readers.rs`.
+//! All backends under faults, refusals, signals and early ends. What needs no look inside is in `tests/readers.rs`; how
+//! a sandbox and limits show is in `tests/limits.rs` beside this file.
+
+mod limits;
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,9 +13,9 @@ use super::pool::PreadPool;
 use super::progress::Faults;
 use super::uring::UringReader;
 use super::*;
-use crate::sys::testing::{deny_io_uring, in_child, interrupt_every};
+use crate::sys::eventfd;
+use crate::sys::testing::{in_child, interrupt_every};
 use crate::sys::uring::TaskRun;
-use crate::sys::{eventfd, uring};
 
 const FILE_BYTES: usize = 3 << 20;
 
@@ -35,11 +38,15 @@ fn ranges() -> Vec<(u64, u64)> {
 /// Every backend that can be had, in every variant.
 fn backends(arena: &Arena, depth: u32, faults_every: u64) -> Vec<Box<dyn Reader>> {
     let faults = || Faults { every: faults_every, ..Faults::default() };
-    let mut readers: Vec<Box<dyn Reader>> =
-        vec![Box::new(PreadPool::new(depth, None).expect("pool").with_faults(faults()))];
-    match UringReader::new(arena, depth) {
-        Ok(reader) => readers.push(Box::new(reader.with_faults(faults()))),
-        Err(refusal) => eprintln!("skipped: io_uring: {}", refusal::explain(&refusal)),
+    let mut readers: Vec<Box<dyn Reader>> = Vec::new();
+    for source in [Source::Pread { fallback: None }, Source::Map] {
+        readers.push(Box::new(PreadPool::new(depth, Pace::Adaptive, source).expect("pool").with_faults(faults())));
+    }
+    for policy in [DirectPolicy::Never, DirectPolicy::Always] {
+        match UringReader::new(arena, depth, Pace::Adaptive, policy) {
+            Ok(reader) => readers.push(Box::new(reader.with_faults(faults()))),
+            Err(refusal) => eprintln!("skipped: io_uring: {}", refusal::explain(&refusal)),
+        }
     }
     for task_run in TaskRun::ALL {
         match UringReader::plain(depth, task_run) {
@@ -64,7 +71,7 @@ fn read_all(
     while missing > 0 {
         while next < ranges.len() {
             let (offset, len) = ranges[next];
-            let Some(buffer) = arena.allocate(len).expect("of a size that is allowed") else { break };
+            let Some(buffer) = arena.allocate_at(offset, len).expect("of a size that is allowed") else { break };
             if reader.submit(ReadRequest { file, offset, ticket: next as u64, buffer }).is_err() {
                 break;
             }
@@ -270,46 +277,108 @@ fn wakes_end_waits_and_are_not_lost() {
     }
 }
 
+/// A reader by io_uring past the page cache, and whether temporary files can be read so; `None` without io_uring.
+fn direct_reader(arena: &Arena, policy: DirectPolicy) -> Option<(UringReader, bool)> {
+    match UringReader::new(arena, 16, Pace::Adaptive, policy) {
+        Ok(reader) => {
+            let file = file(&[1; 5000]);
+            let facts = direct::look_at(file.as_fd()).expect("statx");
+            let can = direct::try_out(file.as_fd(), facts.block_bytes);
+            can.as_ref().err().into_iter().for_each(|why| eprintln!("skipped: direct reads: {why}"));
+            Some((reader, can.is_ok()))
+        }
+        Err(refusal) => {
+            eprintln!("skipped: io_uring: {}", refusal::explain(&refusal));
+            None
+        }
+    }
+}
+
 #[test]
-fn a_sandbox_is_named() {
-    if !in_child("read::tests::a_sandbox_is_named") {
-        return;
-    }
-    deny_io_uring(libc_errno(rustix::io::Errno::PERM)).expect("install the filter");
+fn a_mount_loses_its_direct_reads_at_the_first_failure() {
+    let bytes = bytes();
     let mut arena = Arena::new(4 << 20).expect("arena");
-    let mut reader = open_reader(ReaderChoice::Auto, &arena, 64).expect("falls back");
-    let words = reader.describe().to_string();
-    let expected = "pread (16 threads): io_uring is not available: io_uring_setup says EPERM: ";
-    assert!(words.starts_with(expected), "{words}");
-    let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-    if matches!(disabled.trim(), "" | "0") {
-        assert!(words.contains("a sandbox forbids it (a seccomp filter is in force"), "{words}");
+    for direct_reads_max in [0, 1, 20] {
+        let Some((reader, can)) = direct_reader(&arena, DirectPolicy::Always) else { return };
+        let faults = Faults { direct_reads_max: Some(direct_reads_max), ..Faults::default() };
+        let count = faults.direct_reads.clone();
+        let mut reader = reader.with_faults(faults);
+        let id = reader.add_file(file(&bytes).into()).expect("add");
+        let before = reader.describe().to_string();
+        for (range, result) in ranges().iter().zip(read_all(&mut reader, &mut arena, id, &ranges())) {
+            assert!(result.expect("inside") == bytes[range.0 as usize..(range.0 + range.1) as usize], "{range:?}");
+        }
+        if can {
+            assert!(before.contains(" past the page cache (blocks of "), "{before}");
+            assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), direct_reads_max);
+            let words = reader.describe().to_string();
+            assert!(words.contains(" through the page cache (a later read says EINVAL)"), "{words}");
+        }
     }
-    let error = open_reader(ReaderChoice::Uring, &arena, 64).expect_err("forbidden").to_string();
-    assert!(error.contains("io_uring was asked for but is not available: io_uring_setup says EPERM"), "{error}");
+}
+
+#[test]
+fn auto_reads_directly_once_the_files_are_larger_than_the_memory() {
+    let bytes = bytes();
+    let mut arena = Arena::new(4 << 20).expect("arena");
+    let Some((reader, can)) = direct_reader(&arena, DirectPolicy::WhenLarger) else { return };
+    let faults = Faults::default();
+    let count = faults.direct_reads.clone();
+    let mut reader = reader.with_memory(|| Some(FILE_BYTES as u64 + 1)).with_faults(faults);
+    let mut check = |reader: &mut UringReader, id, direct: bool, words: &str| {
+        count.store(0, std::sync::atomic::Ordering::Relaxed);
+        for (range, result) in ranges().iter().zip(read_all(reader, &mut arena, id, &ranges())) {
+            assert!(result.expect("inside") == bytes[range.0 as usize..(range.0 + range.1) as usize], "{range:?}");
+        }
+        let long = ranges().iter().filter(|range| range.1 >= 16 << 10).count() as u64;
+        let expected = if direct && can { long } else { 0 };
+        // An over-read up to the end of the file comes up short, and one attempt is all it takes.
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), expected);
+        let report = reader.describe().to_string();
+        assert!(!can || report.contains(words), "{report}");
+    };
+    let first = reader.add_file(file(&bytes).into()).expect("add");
+    check(&mut reader, first, false, "through the page cache while the files fit the memory of 3.0 MiB");
+    let second = reader.add_file(file(&bytes).into()).expect("add");
+    check(&mut reader, second, true, " past the page cache (blocks of ");
+    check(&mut reader, first, true, " past the page cache (blocks of ");
+}
+
+#[test]
+fn a_file_without_direct_reads_is_read_nevertheless() {
+    let mut arena = Arena::new(4 << 20).expect("arena");
+    let Some((mut reader, can)) = direct_reader(&arena, DirectPolicy::Always) else { return };
+    // It says that it has no bytes, so it decides nothing for its mount.
+    let version = std::fs::read("/proc/version").expect("read");
+    let id = reader.add_file(File::open("/proc/version").expect("open").into()).expect("add");
+    let range = (3, version.len() as u64 - 3);
+    assert_eq!(read_all(&mut reader, &mut arena, id, &[range]), [Ok(version[3..].to_vec())]);
+    // A buffer that was made without regard to the offset is read into through the page cache.
     let bytes = bytes();
     let id = reader.add_file(file(&bytes).into()).expect("add");
-    for (range, result) in ranges().iter().zip(read_all(&mut *reader, &mut arena, id, &ranges())) {
-        assert!(result.expect("inside") == bytes[range.0 as usize..(range.0 + range.1) as usize], "{range:?}");
-    }
+    let buffer = arena.allocate(5000).expect("allowed").expect("room");
+    reader.submit(ReadRequest { file: id, offset: 12_345, ticket: 0, buffer }).expect("room");
+    let (wake, mut done) = (eventfd::create().expect("eventfd"), Vec::new());
+    reader.wait(Duration::from_secs(30), wake.as_fd(), &mut done).expect("wait");
+    let completion = done.pop().expect("ended");
+    completion.result.expect("inside");
+    assert!(completion.buffer.as_slice() == &bytes[12_345..17_345]);
+    assert!(!can || reader.describe().to_string().contains("past the page cache (blocks"));
 }
 
 #[test]
-fn a_hidden_io_uring_is_named() {
-    if !in_child("read::tests::a_hidden_io_uring_is_named") {
-        return;
+fn who_gives_up_names_the_file() {
+    let mut arena = Arena::new(1 << 20).expect("arena");
+    let path = tempfile::NamedTempFile::new().expect("temporary file");
+    std::fs::write(path.path(), [1; 100]).expect("write");
+    // By pread, from a map and by io_uring.
+    for mut reader in backends(&arena, 8, 1).into_iter().take(3) {
+        let id = reader.add_file(File::open(path.path()).expect("open").into()).expect("add");
+        let error = read_all(&mut *reader, &mut arena, id, &[(7, 10)]).remove(0).expect_err("refused");
+        let words = ": the storage gave 0 of 10 bytes at byte 7, then refused 16 times in a row: Resource temporarily";
+        let name = path.path().display().to_string();
+        assert!(error.starts_with(&name) && error.contains(words), "{}: {error}", reader.describe());
     }
-    deny_io_uring(libc_errno(rustix::io::Errno::NOSYS)).expect("install the filter");
-    let refusal = uring::probe(TaskRun::Interrupting).expect_err("hidden");
-    let words = refusal::explain(&refusal);
-    assert!(
-        words.starts_with("io_uring_setup says ENOSYS: ") && words.contains("seccomp filter is in force"),
-        "{words}"
-    );
-}
-
-fn libc_errno(errno: rustix::io::Errno) -> u16 {
-    u16::try_from(errno.raw_os_error()).expect("a small number")
 }
 
 #[test]

@@ -1,24 +1,29 @@
 //! Reads through io_uring: one ring, one system call to submit, wait and be woken.
 //!
 //! The ring itself, and who owns a buffer when, is in `sys::uring`; here are slots, files, and what follows from a
-//! read's result.
+//! read's result. Which reads go past the page cache is decided in `mounts`, how many go at once to one device in
+//! `depth`.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
+use super::depth::Gate;
+use super::direct;
 use super::files::FileSet;
-use super::progress::{Faults, Progress, Step};
+use super::mounts::{DirectPolicy, Mounts};
+use super::progress::{self, Faults, Progress, Step};
 use super::refusal::errno_name;
-use super::{Arena, Completion, FileId, ReadBuffer, ReadRequest, Reader, ReaderReport};
+use super::{Arena, Completion, FileId, LiveReport, Pace, ReadBuffer, ReadRequest, Reader, ReaderReport};
 use crate::error::{Error, Result};
 use crate::sys::memory::Mebibytes;
 use crate::sys::uring::{self, Event, Refusal, Ring, RingFile, TaskRun};
 
-/// Places in the table of registered files. Files beyond it are read by descriptor.
+/// Places in the table of registered files, two a file. Files beyond it are read by descriptor.
 const REGISTERED_FILES: u32 = 1024;
 
 /// Most memory that is registered where no limit says less: the lowest addresses are used most, more gains little.
@@ -52,7 +57,11 @@ pub(super) struct UringReader {
     /// Reads that go on later, with their buffers.
     paused: VecDeque<Paused>,
     busy: u32,
-    report: ReaderReport,
+    mounts: Mounts,
+    /// One a mount, by its number.
+    gates: Vec<Gate<(u32, ReadBuffer)>>,
+    pace: Pace,
+    report: Arc<LiveReport>,
     faults: Faults,
 }
 
@@ -61,6 +70,10 @@ struct Operation {
     ticket: u64,
     file: FileId,
     progress: Progress,
+    /// It is read past the page cache.
+    direct: bool,
+    /// It was, and this came of it; now it is repeated through the page cache.
+    refused: Option<io::Error>,
 }
 
 #[derive(Debug)]
@@ -72,7 +85,7 @@ struct Paused {
 
 impl UringReader {
     /// A reader if this process can have a ring, with as much of the optional parts as the system grants.
-    pub(super) fn new(arena: &Arena, depth: u32) -> Result<Self, Refusal> {
+    pub(super) fn new(arena: &Arena, depth: u32, pace: Pace, policy: DirectPolicy) -> Result<Self, Refusal> {
         let task_run = usable_task_run()?;
         let (mut ring, queue) = set_up(depth, task_run)?;
         let mut notes = Vec::new();
@@ -82,6 +95,8 @@ impl UringReader {
         let registered_files = register_files(&mut ring, &mut notes);
         register_memory(&mut ring, arena, &mut notes);
         let registered_bytes = ring.registered_bytes();
+        let report = ReaderReport::Uring { queue, task_run, registered_files, registered_bytes, direct: None, notes };
+        let report = Arc::new(LiveReport::new(report));
         Ok(Self {
             ring,
             files: FileSet::default(),
@@ -92,7 +107,10 @@ impl UringReader {
             failed: Vec::new(),
             paused: VecDeque::with_capacity(queue as usize),
             busy: 0,
-            report: ReaderReport::Uring { queue, task_run, registered_files, registered_bytes, notes },
+            mounts: Mounts::new(policy, report.clone()),
+            gates: Vec::new(),
+            pace,
+            report,
             faults: Faults::default(),
         })
     }
@@ -103,12 +121,19 @@ impl UringReader {
         self
     }
 
+    /// With another source for the memory that can be had.
+    #[cfg(test)]
+    pub(super) fn with_memory(mut self, memory: fn() -> Option<u64>) -> Self {
+        self.mounts = Mounts::with_memory(DirectPolicy::WhenLarger, self.report.clone(), memory);
+        self
+    }
+
     /// Without registered files and buffers, as where the system grants neither.
     #[cfg(test)]
     pub(super) fn plain(depth: u32, task_run: TaskRun) -> Result<Self, Refusal> {
         uring::probe(task_run)?;
         let arena = Arena::new(1).expect("a page");
-        let mut reader = Self::new(&arena, depth)?;
+        let mut reader = Self::new(&arena, depth, Pace::Fixed, DirectPolicy::Never)?;
         reader.ring = Ring::new(depth, task_run)?;
         reader.registered_files = 0;
         Ok(reader)
@@ -116,15 +141,20 @@ impl UringReader {
 
     /// Hands the rest of a slot's read to the ring; when that is full, a little later.
     fn read_on(&mut self, slot: u32, buffer: ReadBuffer) {
-        let operation = self.slots[slot as usize].as_ref().expect("a read in flight has a slot");
-        let place = operation.file.place();
-        let file = if place < self.registered_files {
+        let Operation { file, progress, direct, .. } =
+            self.slots[slot as usize].as_ref().expect("a read in flight has a slot");
+        let descriptor = match self.files.direct(*file) {
+            Some(past_cache) if *direct => &past_cache.file,
+            _ => self.files.of_read(*file),
+        };
+        let place = table_place(*file, *direct);
+        let from = if place < self.registered_files {
             RingFile::Registered(place)
         } else {
-            RingFile::Descriptor(self.files.of_read(operation.file).as_fd())
+            RingFile::Descriptor(descriptor.as_fd())
         };
-        let (offset, filled) = (operation.progress.offset(), operation.progress.filled());
-        if let Err(buffer) = self.ring.read(slot, file, offset, buffer, filled) {
+        if let Err(buffer) = self.ring.read(slot, from, progress.offset(), buffer, progress.window(), progress.filled())
+        {
             self.paused.push_back(Paused { due: Instant::now(), slot, buffer });
         }
     }
@@ -143,11 +173,11 @@ impl UringReader {
     }
 
     /// Takes what the ring has; true if the watched descriptor was readable.
-    fn take_events(&mut self, done: &mut Vec<Completion>) -> Result<bool> {
+    fn take_events(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool> {
         let mut woken = false;
         while let Some(event) = self.ring.next_event() {
             match event {
-                Event::Read { slot, buffer, result } => self.advance(slot, buffer, result, done),
+                Event::Read { slot, buffer, result } => self.advance(slot, buffer, result, now, done),
                 Event::Woken => woken = true,
                 Event::WatchFailed(source) => return Err(Error::system("watch the reader's wake signal", source)),
             }
@@ -155,31 +185,82 @@ impl UringReader {
         Ok(woken)
     }
 
-    fn advance(&mut self, slot: u32, buffer: ReadBuffer, result: io::Result<u32>, done: &mut Vec<Completion>) {
+    fn advance(
+        &mut self,
+        slot: u32,
+        buffer: ReadBuffer,
+        result: io::Result<u32>,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) {
         let operation = self.slots[slot as usize].as_mut().expect("a read in flight has a slot");
-        let result = match operation.progress.advance(self.faults.apply(result)) {
+        let result = match operation.step(self.faults.apply(result, operation.direct)) {
             Step::Again(pause) if pause.is_zero() => return self.read_on(slot, buffer),
-            Step::Again(pause) => {
-                return self.paused.push_back(Paused { due: Instant::now() + pause, slot, buffer });
-            }
+            Step::Again(pause) => return self.paused.push_back(Paused { due: now + pause, slot, buffer }),
             Step::Done => Ok(()),
             Step::Failed(error) => Err(error),
+            Step::Exhausted(error) => Err(self.files.name_in(operation.file, error)),
         };
-        let Operation { ticket, file, .. } = self.slots[slot as usize].take().expect("seen above");
+        let Operation { ticket, file, refused, .. } = self.slots[slot as usize].take().expect("seen above");
+        let mount = self.files.mount(file);
+        if let (Ok(()), Some(error)) = (&result, refused) {
+            self.mounts.revoke(mount, &error);
+        }
         self.vacant.push(slot);
         self.in_flight -= 1;
         if self.files.end_read(file) {
             self.unregister(file);
         }
+        self.gates[mount].leave(buffer.len(), now);
+        while let Some((slot, buffer)) = self.gates[mount].next() {
+            self.read_on(slot, buffer);
+        }
         done.push(Completion { ticket, buffer, result });
     }
 
-    fn unregister(&mut self, file: FileId) {
-        if file.place() < self.registered_files
-            && let Err(error) = self.ring.set_file(file.place(), None)
+    /// Starts a read, or has it wait for its turn.
+    fn start(&mut self, mut operation: Operation, offset: u64, buffer: ReadBuffer) {
+        let mount = self.files.mount(operation.file);
+        if self.mounts.is_direct(mount, buffer.len())
+            && let Some(past_cache) = self.files.direct(operation.file)
+            && let Some(window) = buffer.whole_blocks(offset, past_cache.block_bytes)
         {
-            // The place is set anew before it is used again; until then the file stays open in the table.
-            tracing::warn!("cannot take a file out of io_uring's table: {error}");
+            operation.progress.widen(window);
+            operation.direct = true;
+        }
+        let slot = self.vacant.pop().expect("as many as reads in flight");
+        self.slots[slot as usize] = Some(operation);
+        if let Some((slot, buffer)) = self.gates[mount].enter((slot, buffer)) {
+            self.read_on(slot, buffer);
+        }
+    }
+
+    /// Opens a known file for direct reads too, where that is wanted and can be.
+    fn open_direct(&mut self, id: FileId) {
+        let file = self.files.of_read(id);
+        let facts = direct::look_at(file.as_fd()).ok();
+        let opened = facts.and_then(|facts| self.mounts.open_direct(self.files.mount(id), file.as_fd(), &facts));
+        let Some(opened) = opened else { return };
+        if let Err(error) = self.register(id, true, opened.file.as_fd()) {
+            tracing::warn!("a file is read through the page cache: cannot register it with io_uring: {error}");
+            return;
+        }
+        self.files.set_direct(id, opened);
+    }
+
+    fn register(&mut self, id: FileId, direct: bool, file: BorrowedFd<'_>) -> io::Result<()> {
+        let place = table_place(id, direct);
+        if place < self.registered_files { self.ring.set_file(place, Some(file)) } else { Ok(()) }
+    }
+
+    fn unregister(&mut self, file: FileId) {
+        for place in [table_place(file, false), table_place(file, true)] {
+            if place < self.registered_files
+                && let Err(error) = self.ring.set_file(place, None)
+            {
+                // The place is set anew before it is used again; until then the file stays open in the table.
+                tracing::warn!("cannot take a file out of io_uring's table: {error}");
+            }
         }
     }
 
@@ -199,15 +280,20 @@ impl UringReader {
 
 impl Reader for UringReader {
     fn add_file(&mut self, file: OwnedFd) -> Result<FileId> {
-        let id = self.files.add(file);
-        if id.place() < self.registered_files {
-            self.files.begin_read(id).expect("just added");
-            let set = self.ring.set_file(id.place(), Some(self.files.of_read(id).as_fd()));
-            self.files.end_read(id);
-            if let Err(source) = set {
-                self.files.remove(id);
-                return Err(Error::system("register a file with io_uring", source));
-            }
+        let facts = direct::look_at(file.as_fd()).ok();
+        let mount = self.mounts.number(facts.as_ref());
+        let queue = u32::try_from(self.slots.len()).expect("at most DEPTH_MAX");
+        self.gates.resize_with(self.mounts.count(), || self.pace.gate(queue, queue));
+        let id = self.files.add(file, mount);
+        let file = self.files.of_read(id).clone();
+        if let Err(source) = self.register(id, false, file.as_fd()) {
+            self.files.remove(id);
+            return Err(Error::system("register a file with io_uring", source));
+        }
+        if facts.is_some_and(|facts| self.mounts.count_file(&facts)) {
+            self.files.all().into_iter().for_each(|id| self.open_direct(id));
+        } else {
+            self.open_direct(id);
         }
         Ok(id)
     }
@@ -230,9 +316,8 @@ impl Reader for UringReader {
         let ReadRequest { file, ticket, buffer, .. } = request;
         match progress {
             Ok(progress) => {
-                let slot = self.vacant.pop().expect("as many as reads in flight");
-                self.slots[slot as usize] = Some(Operation { ticket, file, progress });
-                self.read_on(slot, buffer);
+                let operation = Operation { ticket, file, progress, direct: false, refused: None };
+                self.start(operation, request.offset, buffer);
             }
             Err(error) => self.failed.push(Completion { ticket, buffer, result: Err(error) }),
         }
@@ -259,27 +344,53 @@ impl Reader for UringReader {
                 sleep = Duration::ZERO;
             }
             self.enter(sleep)?;
-            let woken = self.take_events(done)?;
+            now = Instant::now();
+            let woken = self.take_events(now, done)?;
             if woken || done.len() > before || left.is_zero() {
                 return Ok(woken);
             }
-            now = Instant::now();
         }
     }
 
-    fn describe(&self) -> ReaderReport {
-        self.report.clone()
+    fn report(&self) -> &Arc<LiveReport> {
+        &self.report
     }
 }
 
-/// The best way to run a ring that this kernel has.
+impl Operation {
+    /// What follows from a result. What a direct read did not bring, the page cache does: it alone tells the end of a
+    /// file inside a block from a broken disk, and a mount without direct reads from both.
+    fn step(&mut self, result: io::Result<u32>) -> Step {
+        match result {
+            Err(error) if self.direct && !progress::is_passing(&error) => {
+                self.direct = false;
+                self.refused = Some(error);
+                Step::Again(Duration::ZERO)
+            }
+            result => {
+                self.direct &= result.is_err();
+                self.progress.advance(result)
+            }
+        }
+    }
+}
+
+/// Where a file is in the table of registered files.
+fn table_place(file: FileId, direct: bool) -> u32 {
+    file.place().saturating_mul(2).saturating_add(u32::from(direct))
+}
+
+/// The best way to run a ring that this kernel and its guards let work.
 fn usable_task_run() -> Result<TaskRun, Refusal> {
-    let mut outcome = uring::probe(TaskRun::ALL[0]).map(|()| TaskRun::ALL[0]);
+    let try_out = |task_run| patiently(|| uring::probe(task_run)).map(|()| task_run);
+    let mut outcome = try_out(TaskRun::ALL[0]);
     for task_run in &TaskRun::ALL[1..] {
         match outcome {
-            // Only an unknown flag says that another way may work.
-            Err(refusal) if refusal.source.raw_os_error() == Some(libc::EINVAL) => {
-                outcome = uring::probe(*task_run).map(|()| *task_run);
+            // An unknown flag, or a sandbox that forbids the registering which only the first way needs.
+            Err(Refusal { call, source })
+                if source.raw_os_error() == Some(libc::EINVAL) || call == "io_uring_register" =>
+            {
+                outcome = try_out(*task_run);
             }
             settled => return settled,
         }
@@ -291,22 +402,23 @@ fn usable_task_run() -> Result<TaskRun, Refusal> {
 fn set_up(depth: u32, task_run: TaskRun) -> Result<(Ring, u32), Refusal> {
     let mut queue = depth;
     loop {
-        let mut attempts = 1;
-        let refusal = loop {
-            match Ring::new(queue, task_run) {
-                Ok(ring) => return Ok((ring, queue)),
-                Err(refusal) if is_memory_short(&refusal) && attempts < SETUP_ATTEMPTS => {
-                    attempts += 1;
-                    std::thread::sleep(SETUP_PAUSE);
-                }
-                Err(refusal) => break refusal,
-            }
-        };
-        if !is_memory_short(&refusal) || queue / 2 < DEPTH_MIN {
-            return Err(refusal);
+        match patiently(|| Ring::new(queue, task_run)) {
+            Ok(ring) => return Ok((ring, queue)),
+            Err(refusal) if !is_memory_short(&refusal) || queue / 2 < DEPTH_MIN => return Err(refusal),
+            Err(_) => queue /= 2,
         }
-        queue /= 2;
     }
+}
+
+/// Once more, a little later, where memory is short.
+fn patiently<T>(mut make: impl FnMut() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    for _ in 1..SETUP_ATTEMPTS {
+        match make() {
+            Err(refusal) if is_memory_short(&refusal) => std::thread::sleep(SETUP_PAUSE),
+            settled => return settled,
+        }
+    }
+    make()
 }
 
 fn is_memory_short(refusal: &Refusal) -> bool {
@@ -346,9 +458,17 @@ fn register_memory(ring: &mut Ring, arena: &Arena, notes: &mut Vec<String>) {
         }
         bytes /= 2;
     }
-    let why = refused.map_or("too low".to_owned(), |error| errno_name(&error));
-    let limit = limit.map_or("none".to_owned(), |limit| Mebibytes(limit as u64).to_string());
-    notes.push(format!("no registered buffers (limit on locked memory, ulimit -l: {limit}: {why})"));
+    notes.push(match (refused, limit) {
+        // Anything else is not about memory.
+        (Some(error), _) if error.raw_os_error() != Some(libc::ENOMEM) => {
+            format!("no registered buffers ({})", errno_name(&error))
+        }
+        (Some(_), None) => "no registered buffers (ENOMEM, though there is no limit on locked memory)".to_owned(),
+        (_, limit) => {
+            let limit = Mebibytes(limit.unwrap_or(0) as u64);
+            format!("no registered buffers (the limit on locked memory, ulimit -l, is {limit})")
+        }
+    });
 }
 
 /// How much this process's user may lock, `None` without a limit.

@@ -14,6 +14,7 @@ use super::Service;
 use super::datasets::{check_roots, classes_beside};
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
 use super::quarantine::{LeftOut, Proposals, QuarantineList};
+use crate::decode;
 use crate::error::{Error, FaultReport, Result};
 use crate::pipeline::{Stream, StreamEvent, StreamOptions};
 use crate::plan::{MixPart, Source};
@@ -213,7 +214,8 @@ impl Connection {
             slot_count: spec.slots,
             notices: Vec::new(),
             workers: self.service.workers,
-            reader: self.service.pipeline.reader().to_owned(),
+            reader: self.service.pipeline.reader(),
+            decoder: decode::identity(&spec.fields),
             sidecar_pid: std::process::id(),
         }
     }

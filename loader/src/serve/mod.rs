@@ -98,6 +98,13 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
 }
 
 async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<()> {
+    if options.reader.is_for_private_use() && !options.private {
+        return Err(Error::config(format!(
+            "the reader {} is for private sidecars: what happens to a mapped file would happen to every client; choose \
+             auto, uring, uring-direct or pread",
+            options.reader
+        )));
+    }
     let cores = CoreReport::read().map_err(|source| Error::system("count the usable cores", source))?;
     let workers = options.workers.unwrap_or_else(|| cores.usable().saturating_sub(1)).max(1);
     let (listener, _socket_file) = socket::listen(&options.socket)?;
@@ -111,7 +118,7 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
         metrics: metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         pid: std::process::id(),
         workers,
-        reader: pipeline.reader().to_owned(),
+        reader: pipeline.reader(),
         version: env!("CARGO_PKG_VERSION"),
     };
     let (clients, _) = watch::channel(0);
@@ -216,5 +223,27 @@ impl Service {
 
     fn open_streams(&self) -> Vec<Arc<Stream>> {
         self.lock_streams().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_service_maps_no_files() {
+        let folder = tempfile::tempdir().expect("folder");
+        let options = ServeOptions {
+            socket: folder.path().join("socket"),
+            workers: Some(1),
+            reader: ReaderChoice::Mmap,
+            metrics: None,
+            private: false,
+            cache_dir: None,
+            allow_roots: Vec::new(),
+            allow_uids: Vec::new(),
+        };
+        let error = serve(options, |_| panic!("it must not be ready")).expect_err("refused").to_string();
+        assert!(error.starts_with("the reader mmap is for private sidecars"), "{error}");
     }
 }

@@ -136,6 +136,9 @@ pub struct StreamInfo {
     pub workers: u32,
     /// How shards are read, and why so.
     pub reader: String,
+    /// Which libraries decode images, in which version, and with which choices.
+    #[serde(default)]
+    pub decoder: String,
     /// The sidecar's process.
     pub sidecar_pid: u32,
 }

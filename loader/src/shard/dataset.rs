@@ -12,7 +12,9 @@ use super::compressed;
 use super::findings::Finding;
 use super::identity::FileState;
 use super::index::{self, ShardIndex};
+use super::kind::ShardKind;
 use super::labels::Labels;
+use super::lmdb::{self, Snapshot};
 use super::pattern;
 use super::place::{FieldBytes, Origin};
 use super::selector::FieldSelector;
@@ -57,10 +59,15 @@ pub struct FileNumber {
     pub file: u32,
 }
 
+/// A shard's index and, of a database, the snapshot that it is of.
+type Opened = (ShardIndex, Option<Snapshot>);
+
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
     index: ShardIndex,
+    /// What keeps a database as it was indexed.
+    snapshot: Option<Snapshot>,
 }
 
 /// All samples of a list of shards: shard by shard, in the order of the members.
@@ -76,13 +83,18 @@ pub struct Dataset {
     labels: Option<(PathBuf, Labels)>,
     /// Where compressed shards are unpacked.
     unpack_folder: PathBuf,
+    /// After the last database that no lock keeps; 0 where there is none.
+    watched_end: usize,
 }
 
 impl Dataset {
     /// Opens the index of each shard, or makes it where there is none or the shard has changed. `progress` is called
     /// from several threads.
     pub fn open(shards: &[PathBuf], options: &IndexOptions, progress: &(dyn Fn(IndexProgress) + Sync)) -> Result<Self> {
-        let absolute = |path: &PathBuf| std::path::absolute(path).map_err(|source| Error::io("find", path, source));
+        let absolute = |path: &PathBuf| {
+            let path = std::path::absolute(path).map_err(|source| Error::io("find", path, source))?;
+            Ok(lmdb::data_file(&path))
+        };
         let paths = shards.iter().map(absolute).collect::<Result<Vec<_>>>()?;
         if paths.is_empty() {
             return Err(Error::config("a dataset needs at least one shard"));
@@ -105,15 +117,18 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<ShardIndex>, links: Links, cache: Option<&Path>) -> Self {
+    fn join(paths: Vec<PathBuf>, indexes: Vec<Opened>, links: Links, cache: Option<&Path>) -> Self {
         let mut sample_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
-        for index in &indexes {
+        for (index, _) in &indexes {
             first_samples.push(sample_count);
             sample_count += u64::from(index.sample_count());
         }
-        let key_bytes_max = indexes.iter().map(ShardIndex::key_bytes_max).max().unwrap_or(0);
-        let shards = paths.into_iter().zip(indexes).map(|(path, index)| Shard { path, index }).collect();
+        let key_bytes_max = indexes.iter().map(|(index, _)| index.key_bytes_max()).max().unwrap_or(0);
+        let shards = paths.into_iter().zip(indexes);
+        let shards: Vec<Shard> = shards.map(|(path, (index, snapshot))| Shard { path, index, snapshot }).collect();
+        let is_watched = |shard: &Shard| shard.snapshot.as_ref().is_some_and(Snapshot::is_watched);
+        let watched_end = shards.iter().rposition(is_watched).map_or(0, |last| last + 1);
         let unpack_folder = cache.map_or_else(std::env::temp_dir, Path::to_owned);
         let mut dataset = Self {
             shards,
@@ -124,8 +139,11 @@ impl Dataset {
             links,
             labels: None,
             unpack_folder,
+            watched_end,
         };
         dataset.notices = dataset.findings();
+        dataset.notices.extend(dataset.shards.iter().filter_map(|shard| shard.snapshot.as_ref()?.notice()));
+        dataset.notices.extend(dataset.notes());
         dataset.notices.extend(dataset.repeated_shards());
         dataset.notices.extend(dataset.compressed_words());
         dataset
@@ -211,14 +229,12 @@ impl Dataset {
 
     /// Whether each shard is still as it was indexed, as far as `stat` can tell.
     pub fn is_current(&self) -> bool {
-        let is_current = |shard: &Shard| {
-            let state = fs::metadata(&shard.path).map(|metadata| FileState::of(&metadata));
-            state.is_ok_and(|state| {
-                let index = &shard.index;
-                let folders =
-                    || tree::identity(&shard.path, state, &index.meta.folders).is_ok_and(|now| now == index.identity);
-                state == index.identity.state && (!index.is_tree() || folders())
-            })
+        let is_current = |shard: &Shard| match &shard.snapshot {
+            Some(snapshot) => snapshot.is_newest(),
+            None => {
+                let state = fs::metadata(&shard.path).map(|metadata| FileState::of(&metadata));
+                state.is_ok_and(|state| shard.index.is_current(&shard.path, state))
+            }
         };
         self.labels.as_ref().is_none_or(|(path, labels)| labels.is_of(path)) && self.shards.iter().all(is_current)
     }
@@ -236,7 +252,7 @@ impl Dataset {
     /// Unpacks a compressed shard into an unnamed file, after making sure that it is the one that was indexed. Ends early,
     /// with an error, once `stop` is set.
     pub fn unpack(&self, shard: u32, stop: &AtomicBool) -> Result<File> {
-        let Shard { path, index } = &self.shards[shard as usize];
+        let Shard { path, index, .. } = &self.shards[shard as usize];
         let file = self.open_whole(shard)?;
         match index.compression() {
             Some(compression) => compressed::unpack(path, file, compression, &self.unpack_folder, stop),
@@ -282,7 +298,10 @@ impl Dataset {
 
     /// Checks that an opened shard, which has `metadata`, is the one that was indexed.
     pub fn check_file(&self, shard: u32, metadata: &Metadata) -> Result<()> {
-        let Shard { path, index } = &self.shards[shard as usize];
+        let Shard { path, index, snapshot } = &self.shards[shard as usize];
+        if let Some(snapshot) = snapshot {
+            return snapshot.check_file(metadata);
+        }
         let (indexed, found) = (index.identity.state, FileState::of(metadata));
         if indexed.same_contents(&found) {
             return Ok(());
@@ -295,6 +314,16 @@ impl Dataset {
                 indexed.inode, indexed.bytes, found.inode, found.bytes
             ),
         ))
+    }
+
+    /// Makes sure that nothing was overwritten of the databases that no lock keeps: to be asked after the reads, before
+    /// what was read is used.
+    pub fn check_snapshots(&self) -> Result<()> {
+        self.shards
+            .iter()
+            .take(self.watched_end)
+            .filter_map(|shard| shard.snapshot.as_ref())
+            .try_for_each(Snapshot::check)
     }
 
     /// Prepares the look-up of fields: for each, the names that can supply it, the first present winning. A name may
@@ -317,7 +346,7 @@ impl Dataset {
             example: &'a str,
         }
         let mut sums = BTreeMap::<Finding, Sum<'_>>::new();
-        for Shard { path, index } in &self.shards {
+        for Shard { path, index, .. } in &self.shards {
             for found in index.meta.findings.iter().filter(|found| found.finding.is_notable()) {
                 let first = Sum { count: 0, shards: 0, path, offset: found.offset, example: &found.example };
                 let sum = sums.entry(found.finding).or_insert(first);
@@ -332,6 +361,22 @@ impl Dataset {
             format!("{what}: {count}, in {shards} of {total} shards; the first: {path}, byte {offset}{comma}{example}")
         };
         sums.into_iter().map(line).collect()
+    }
+
+    /// How shards were understood: one line for all that were alike.
+    fn notes(&self) -> Vec<String> {
+        let mut alike = BTreeMap::<&str, (usize, &Path)>::new();
+        for Shard { path, index, .. } in &self.shards {
+            for note in &index.meta.notes {
+                alike.entry(note).or_insert((0, path)).0 += 1;
+            }
+        }
+        let total = self.shards.len();
+        let line = |(note, (count, path)): (&str, (usize, &Path))| match total {
+            1 => format!("{}: {note}", path.display()),
+            _ => format!("{note}: {count} of {total} shards; the first: {}", path.display()),
+        };
+        alike.into_iter().map(line).collect()
     }
 
     fn repeated_shards(&self) -> Option<String> {
@@ -362,8 +407,8 @@ fn open_all(
     options: &IndexOptions,
     cache: &Cache,
     progress: &(dyn Fn(IndexProgress) + Sync),
-) -> Result<Vec<ShardIndex>> {
-    let slots: Vec<OnceLock<Result<ShardIndex>>> = paths.iter().map(|_| OnceLock::new()).collect();
+) -> Result<Vec<Opened>> {
+    let slots: Vec<OnceLock<Result<Opened>>> = paths.iter().map(|_| OnceLock::new()).collect();
     let (next, shards_done, samples) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let stop = AtomicBool::new(false);
     let report = |shards_done| {
@@ -383,7 +428,7 @@ fn open_all(
                 count(found);
                 report(shards_done.load(Ordering::Relaxed));
             });
-            if let Ok(index) = &index {
+            if let Ok((index, _)) = &index {
                 count(u64::from(index.sample_count()));
             }
             stop.fetch_or(index.is_err(), Ordering::Relaxed);
@@ -402,10 +447,14 @@ fn open_all(
     slots.into_iter().map_while(OnceLock::into_inner).collect()
 }
 
-fn open_one(path: &Path, options: &IndexOptions, cache: &Cache, report: &(dyn Fn(u64) + Sync)) -> Result<ShardIndex> {
+fn open_one(path: &Path, options: &IndexOptions, cache: &Cache, report: &(dyn Fn(u64) + Sync)) -> Result<Opened> {
+    let is_database = ShardKind::of(path)? == ShardKind::Lmdb;
+    let snapshot = is_database.then(|| Snapshot::open(path)).transpose()?;
     let (file, state) = index::open_shard(path)?;
-    match cache.load(path, &file, state) {
-        Some(index) => Ok(index),
-        None => cache.keep(path, index::build(path, &file, state, options, report)?),
-    }
+    let id = snapshot.as_ref().map(Snapshot::id);
+    let index = match cache.load(path, &file, state).filter(|index| index.meta.snapshot == id) {
+        Some(index) => index,
+        None => cache.keep(path, index::build(path, &file, state, snapshot.as_ref(), options, report)?)?,
+    };
+    Ok((index, snapshot))
 }

@@ -62,6 +62,22 @@ pub enum Finding {
     DeadLink,
     /// A sample that the damage of its shard may have cut short; left out by the rule.
     CutSample,
+    /// A database inside a database; not read.
+    SubDatabase,
+    /// A stated number of samples that is not the number of keys.
+    StatedCount,
+    /// A number in a row of numbered keys that is not there.
+    NumberGap,
+    /// A number after the stated count; left out.
+    AfterCount,
+    /// A number with an image and no label, or the other way round.
+    HalfSample,
+    /// A key without a number, among numbered ones; left out.
+    StrayKey,
+    /// A key that the meta file does not list; left out.
+    NotListed,
+    /// A line of the meta file without a key, or the second one for a key.
+    ListedTwiceOrMissing,
 }
 
 impl Finding {
@@ -98,6 +114,14 @@ impl Finding {
             Self::OutsideLink => "links that lead out of the folder, skipped as this sidecar serves several users",
             Self::DeadLink => "links to nothing, skipped",
             Self::CutSample => "samples at the damage of their shard, left out",
+            Self::SubDatabase => "databases inside a database, not read (choose one with database=)",
+            Self::StatedCount => "stated numbers of samples that are not the number of keys",
+            Self::NumberGap => "numbers without a key, among numbered keys",
+            Self::AfterCount => "numbered keys after the stated number of samples, left out",
+            Self::HalfSample => "numbers with an image and no label, or with a label and no image",
+            Self::StrayKey => "keys without a number, among numbered ones, left out",
+            Self::NotListed => "keys that meta_info.txt does not list, left out",
+            Self::ListedTwiceOrMissing => "lines of meta_info.txt without a key, or the second for one",
         }
     }
 
@@ -142,6 +166,14 @@ impl Findings {
                 Some(count) => count.count += other.count,
                 None => self.counts.push(other),
             }
+        }
+    }
+
+    /// Counts `count` more.
+    pub(super) fn add_many(&mut self, finding: Finding, count: u64, offset: u64, example: impl FnOnce() -> String) {
+        self.add(finding, offset, example);
+        if let Some(counted) = self.counts.iter_mut().find(|counted| counted.finding == finding) {
+            counted.count = counted.count.saturating_add(count - 1);
         }
     }
 

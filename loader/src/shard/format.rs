@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::compressed::Compression;
 use super::findings::FindingCount;
 use super::identity::{FileState, Identity};
+use super::lmdb::SnapshotId;
 use super::place::{ByteRange, Origin};
 use super::table::{FieldCount, Table};
 
@@ -51,6 +52,12 @@ pub(super) struct Meta {
     /// Names of the classes, where the shard has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) classes: Option<Vec<String>>,
+    /// The snapshot of a database that the index was made of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) snapshot: Option<SnapshotId>,
+    /// What users should know of how the shard was understood.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<String>,
 }
 
 /// Where the columns are in checked bytes.

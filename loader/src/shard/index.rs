@@ -10,6 +10,7 @@ use super::findings::{Finding, FindingCount};
 use super::format::{self, Columns, Meta};
 use super::identity::{FileState, Identity};
 use super::kind::ShardKind;
+use super::lmdb::{self, Snapshot};
 use super::place::{ByteRange, Origin};
 use super::regroup;
 use super::table::Table;
@@ -89,6 +90,12 @@ impl ShardIndex {
         self.columns.member(&self.bytes, start + position)
     }
 
+    /// Whether the shard at `path`, now in `state`, is still what it was, as far as `stat` can tell.
+    pub(super) fn is_current(&self, path: &Path, state: FileState) -> bool {
+        let folders = || tree::identity(path, state, &self.meta.folders).is_ok_and(|now| now == self.identity);
+        state == self.identity.state && (!self.is_tree() || folders())
+    }
+
     /// Whether the shard at `path`, open as `file` and in `state`, is still what it was.
     pub(super) fn is_of(&self, path: &Path, file: &File, state: FileState) -> bool {
         let current = if self.meta.folders.is_empty() {
@@ -141,6 +148,7 @@ pub(super) fn build(
     path: &Path,
     file: &File,
     state: FileState,
+    snapshot: Option<&Snapshot>,
     options: &IndexOptions,
     report: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<u8>> {
@@ -148,7 +156,10 @@ pub(super) fn build(
     match ShardKind::of(path)? {
         ShardKind::Tar => build_tar(path, file, state, rules, report),
         ShardKind::CompressedTar(compression) => build_compressed(path, file, state, compression, rules, report),
-        ShardKind::Lmdb => Err(Error::shard(path, 0, "this is an LMDB database, which cannot be read yet")),
+        ShardKind::Lmdb => match snapshot {
+            Some(snapshot) => lmdb::build(path, snapshot, state, rules, report),
+            None => Err(Error::shard(path, 0, "a database was put here while the dataset was opened; open it again")),
+        },
         ShardKind::Tree => build_tree(path, state, options.links, report),
     }
 }

@@ -37,7 +37,11 @@ impl ShardKind {
         let mut head = Vec::with_capacity(HEAD_BYTES);
         let read = File::open(path).and_then(|file| file.take(HEAD_BYTES as u64).read_to_end(&mut head));
         read.map_err(|source: io::Error| Error::io("read", path, source))?;
-        Ok(Self::of_head(&head))
+        Ok(match Self::of_head(&head) {
+            // Bytes that say nothing: a database that is empty or damaged is told as one.
+            Self::Tar if is_named_as_database(path) => Self::Lmdb,
+            kind => kind,
+        })
     }
 
     fn of_head(head: &[u8]) -> Self {
@@ -51,6 +55,10 @@ impl ShardKind {
             _ => Self::Tar,
         }
     }
+}
+
+fn is_named_as_database(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "mdb" || extension == "lmdb")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Read in the order of the work: [`pattern`] (what the user wrote to paths), [`walk`] over a tar's headers ([`tar`],
 //! [`pax`], [`window`]), [`name`] (member names to keys and fields), [`table`] (members to samples), [`format`]
-//! (samples to the bytes of an index), [`cache`] (where indexes are kept, and when one is stale), [`Dataset`] (the
+//! (samples to the bytes of an index), [`lmdb`] (the same for databases), [`cache`] (where indexes are kept, and when one is stale), [`Dataset`] (the
 //! indexes together) and [`FieldSelector`] (from the fields that a job asks for to byte ranges).
 //!
 //! Reading those ranges is left to [`crate::read`], their order to [`crate::plan`].
@@ -17,10 +17,12 @@ mod identity;
 mod index;
 mod kind;
 mod labels;
+mod lmdb;
 mod name;
 mod pattern;
 mod pax;
 mod place;
+pub mod probe;
 mod regroup;
 mod selector;
 mod summary;
@@ -33,6 +35,7 @@ mod window;
 pub use cache::cache_folder;
 pub use dataset::{Dataset, FileNumber, IndexOptions, IndexProgress};
 pub use findings::{Finding, FindingCount};
+pub use lmdb::{LmdbEntry, lmdb_entries};
 pub use pattern::{Expanded, Missing, expand};
 pub use place::{ByteRange, Encoding, FieldBytes, Origin};
 pub use selector::FieldSelector;

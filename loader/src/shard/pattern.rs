@@ -123,21 +123,27 @@ fn inside_folder(path: PathBuf) -> Result<Vec<PathBuf>> {
     if database.is_file() {
         return Ok(vec![database]);
     }
-    let mut tars = Vec::new();
+    let (mut tars, mut databases) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(&path).map_err(|source| Error::io("list", &path, source))? {
-        let name = entry.map_err(|source| Error::io("list", &path, source))?.file_name();
-        let is_tar = |name: &str| !name.starts_with('.') && TAR_ENDINGS.iter().any(|ending| name.ends_with(ending));
-        if name.to_str().is_some_and(is_tar) {
-            tars.push(path.join(name));
+        let entry = entry.map_err(|source| Error::io("list", &path, source))?;
+        // Hidden folders, such as `.ipynb_checkpoints`, hold copies.
+        let Some(name) = entry.file_name().to_str().filter(|name| !name.starts_with('.')).map(str::to_owned) else {
+            continue;
+        };
+        let (inside, database) = (entry.path(), entry.path().join("data.mdb"));
+        if database.is_file() {
+            databases.push(database);
+        } else if TAR_ENDINGS.iter().any(|ending| name.ends_with(ending)) && inside.is_file() {
+            tars.push(inside);
         }
     }
-    tars.retain(|tar| tar.is_file());
-    tars.sort_unstable();
-    Ok(if tars.is_empty() { vec![path] } else { tars })
+    let mut shards = if tars.is_empty() { databases } else { tars };
+    shards.sort_unstable();
+    Ok(if shards.is_empty() { vec![path] } else { shards })
 }
 
 /// Appends every text that `pattern` stands for, the leftmost brace varying slowest.
-fn expand_braces(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
+pub(super) fn expand_braces(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
     let Some(open) = pattern.find('{') else {
         if pattern.contains('}') {
             return Err("a closing brace has no opening one".to_owned());

@@ -29,6 +29,14 @@ pub enum Encoding {
     /// Nothing: the bytes are the field.
     #[default]
     Plain,
+    /// The value of a database, taken as it is unless it is plainly serialised.
+    Value,
+    /// The element of this number of a serialised tuple.
+    Element(u8),
+    /// The image of a Caffe Datum.
+    DatumImage,
+    /// The label of a Caffe Datum.
+    DatumLabel,
 }
 
 /// The bytes of one field of one sample.

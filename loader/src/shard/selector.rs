@@ -86,7 +86,7 @@ impl FieldSelector {
 /// The place of the first source that matches; among several names that match one pattern, the least.
 fn find(asked: &[String], fields: &[&FieldCount], columns: &[String]) -> Member {
     let find = |source: &String| {
-        let matching = (0..).zip(fields).filter(|(_, field)| matches(source, &field.name));
+        let matching = (0..).zip(fields).filter(|(_, field)| names(field).any(|name| matches(source, name)));
         let member = |(place, field): (u32, &&FieldCount)| Member { place, encoding: field.encoding, is_label: false };
         let column = || (0..).zip(columns).find(|(_, column)| *column == source);
         let label = |(place, _)| Member { place, encoding: Encoding::Plain, is_label: true };
@@ -100,11 +100,18 @@ fn matches(source: &str, field: &str) -> bool {
     source == field || glob::is_pattern(source) && glob::matches(source, field)
 }
 
+/// All names that a field goes by.
+fn names(field: &FieldCount) -> impl Iterator<Item = &str> {
+    std::iter::once(&field.name).chain(&field.aliases).map(String::as_str)
+}
+
 fn found_fields(dataset: &Dataset) -> BTreeMap<&str, u64> {
     let mut found = BTreeMap::new();
     for shard in 0..dataset.shard_count() {
         for field in dataset.index(shard).meta.fields.iter().filter(|field| field.name != PATH_FIELD) {
-            *found.entry(field.name.as_str()).or_default() += field.samples;
+            for name in names(field) {
+                *found.entry(name).or_default() += field.samples;
+            }
         }
     }
     found

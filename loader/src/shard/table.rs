@@ -29,6 +29,9 @@ pub struct FieldCount {
     /// What they are wrapped in.
     #[serde(default)]
     pub encoding: Encoding,
+    /// Other names that it goes by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
 }
 
 /// The columns. A schema is a list of fields in the order of the members; nearly every shard has one.
@@ -80,23 +83,6 @@ impl Table {
         let offset = self.stored.len() as u64 | STORED_BIT;
         self.stored.extend(bytes);
         Body { offset, len: u32::try_from(bytes.len()).expect("a path or a label") }
-    }
-
-    /// Adds a whole sample. The caller has no open one, and sees to it that keys are unique where they have to be.
-    pub(super) fn push<'a>(
-        &mut self,
-        key: &str,
-        members: impl IntoIterator<Item = (&'a str, Encoding, Body)>,
-    ) -> Result<(), &'static str> {
-        debug_assert!(self.open_fields.is_empty(), "{:?} is open", self.open_key);
-        for (field, encoding, Body { offset, len }) in members {
-            let number = self.number_of(field);
-            self.fields[number as usize].encoding = encoding;
-            self.open_fields.push(number);
-            self.count_member(number, offset, len);
-        }
-        self.open_key.push_str(key);
-        self.seal()
     }
 
     /// Samples that are closed.
@@ -241,29 +227,43 @@ impl Table {
     }
 
     fn field_number(&mut self, field: &str, member: &Member, findings: &mut Findings) -> u32 {
-        let number = self.number_of(field);
+        let number = self.declare(field, &[], Encoding::Plain);
         if name::is_odd(field) {
             findings.add(Finding::OddField, member.header_offset, || member.name.clone());
         }
         number
     }
+}
 
-    fn number_of(&mut self, field: &str) -> u32 {
-        match self.field_numbers.get(field) {
-            Some(number) => *number,
-            None => {
-                let number = u32::try_from(self.fields.len()).expect("no more fields than members");
-                self.fields.push(FieldCount {
-                    name: field.to_owned(),
-                    samples: 0,
-                    empty: 0,
-                    bytes: 0,
-                    bytes_max: 0,
-                    encoding: Encoding::Plain,
-                });
-                self.field_numbers.insert(field.to_owned(), number);
-                number
-            }
+/// Samples that are found whole: records of a database, files of a tree. The caller sees to it that keys are unique where
+/// they have to be.
+impl Table {
+    /// The number of the field `name`, which is new or was declared before.
+    pub(super) fn declare(&mut self, name: &str, aliases: &[&str], encoding: Encoding) -> u32 {
+        if let Some(number) = self.field_numbers.get(name) {
+            return *number;
         }
+        let number = u32::try_from(self.fields.len()).expect("no more fields than members");
+        let aliases = aliases.iter().map(|&alias| alias.to_owned()).collect();
+        let name = name.to_owned();
+        self.field_numbers.insert(name.clone(), number);
+        self.fields.push(FieldCount { name, samples: 0, empty: 0, bytes: 0, bytes_max: 0, encoding, aliases });
+        number
+    }
+
+    /// Adds the sample `key` of the shard at `path` with its members: field, offset, length.
+    pub(super) fn push_sample(
+        &mut self,
+        path: &Path,
+        key: &str,
+        members: impl Iterator<Item = (u32, u64, u32)>,
+    ) -> Result<()> {
+        debug_assert!(self.open_fields.is_empty(), "{:?} is open", self.open_key);
+        for (field, offset, len) in members {
+            self.open_fields.push(field);
+            self.count_member(field, offset, len);
+        }
+        self.open_key.push_str(key);
+        self.seal().map_err(|message| Error::shard(path, 0, message))
     }
 }

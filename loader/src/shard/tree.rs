@@ -121,12 +121,10 @@ fn add_file(tree: &mut Tree, folder: &str, files: &[(String, u64)], place: usize
     let image = Body { offset: 0, len };
     let ending = ending.to_lowercase();
     let members = [(ending.as_str(), Some(image)), (CLASS_FIELD, class), (PATH_FIELD, Some(stored_path))];
-    let members = members.into_iter().filter_map(|(field, body)| Some((field, Encoding::Plain, body?)));
-    tree.table.push(&key, members).map_err(|message| Error::config(format!("{}: {message}", folder_words(folder))))
-}
-
-fn folder_words(folder: &str) -> &str {
-    if folder.is_empty() { "the folder" } else { folder }
+    let declared = members.map(|(field, body)| (tree.table.declare(field, &[], Encoding::Plain), body));
+    let members =
+        declared.into_iter().filter_map(|(field, body)| body.map(|Body { offset, len }| (field, offset, len)));
+    tree.table.push_sample(Path::new(&path), &key, members)
 }
 
 fn joined(folder: &str, name: &str) -> String {

@@ -89,6 +89,12 @@ pub struct DatasetRules {
     pub unsorted: Unsorted,
     /// A shard that is cut off or damaged.
     pub damaged: Damaged,
+    /// What the keys and values of an LMDB database mean.
+    pub profile: Profile,
+    /// The database to read, where an LMDB file has several inside.
+    pub database: Option<String>,
+    /// The order of the samples of an LMDB database.
+    pub key_order: KeyOrder,
     /// A table of labels, joined by key.
     pub labels: Option<LabelTable>,
 }
@@ -156,6 +162,46 @@ pub enum Damaged {
     Error,
     /// The samples before the damage are used.
     SkipRest,
+}
+
+/// Conventions for the keys and values of an LMDB database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// Found from the keys and a few values.
+    #[default]
+    Auto,
+    /// Key to image.
+    Plain,
+    /// `image-000000001`, `label-000000001`, `num-samples`.
+    TextRecognition,
+    /// Images, listed by a `meta_info.txt` beside them.
+    SuperResolution,
+    /// Caffe Datums.
+    Datum,
+    /// Images under hashes.
+    Lsun,
+    /// Serialised tuples of an image and a label.
+    Folder,
+    /// Images, and their number under `length`.
+    LengthKeys,
+    /// Graphs of atoms, which are not read.
+    OpenCatalyst,
+}
+
+/// The order of the samples of an LMDB database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyOrder {
+    /// That of the meta file, where the profile has one; natural where all keys are numbers; else that of the bytes.
+    #[default]
+    Auto,
+    /// Numbers in keys count by their value: `2` before `10`.
+    Natural,
+    /// As the database keeps them.
+    Bytes,
+    /// That of `meta_info.txt`.
+    MetaFile,
 }
 
 /// Order of an epoch.
@@ -315,12 +361,71 @@ pub struct ImageSpec {
     /// Number of the view: images of one sample whose transforms are alike differ in their draws by this.
     #[serde(default)]
     pub view: u16,
+    /// How bytes become pixels, where there is a choice.
+    #[serde(default)]
+    pub decode: DecodeSpec,
 }
 
 impl Default for ImageSpec {
     fn default() -> Self {
-        Self { transforms: Vec::new(), layout: PixelLayout::Nhwc, max_pixels: 1 << 28, view: 0 }
+        Self {
+            transforms: Vec::new(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: 1 << 28,
+            view: 0,
+            decode: DecodeSpec::default(),
+        }
     }
+}
+
+/// How the bytes of an image become pixels, where there is a choice.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DecodeSpec {
+    /// How faithfully JPEGs are decoded.
+    pub mode: DecodeMode,
+    /// What becomes of JPEGs that are cut off.
+    pub truncated: Truncated,
+    /// Whether the orientation that a camera noted turns the picture.
+    pub orientation: OrientationRule,
+    /// The colour behind transparent pixels; without one alpha is dropped.
+    pub background: Option<[u8; 3]>,
+}
+
+/// How faithfully JPEGs are decoded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecodeMode {
+    /// Bit for bit as Pillow does.
+    #[default]
+    Exact,
+    /// Reduced while decoding, by 2, 4 or 8, where the box that a resize takes stays at least twice as large as what it
+    /// makes of it, and the resize is bilinear with antialias; else exact.
+    Scaled,
+    /// The fast inverse transform, and colours that are repeated instead of interpolated.
+    Fast,
+}
+
+/// What becomes of JPEGs that are cut off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncated {
+    /// They are bad samples.
+    #[default]
+    Fault,
+    /// They are decoded as far as they go, the rest is grey; each is counted, and named in its batch's report.
+    Lenient,
+}
+
+/// Whether the orientation in an image's EXIF data turns it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrientationRule {
+    /// Pixels stay as they are stored, as with torchvision and Pillow.
+    #[default]
+    Ignore,
+    /// The picture is turned before anything else, and so are masks that follow it.
+    Apply,
 }
 
 /// Order of the axes of an image in memory.

@@ -99,6 +99,12 @@ impl Arena {
     ///
     /// Fails when there never will be room: more than [`READ_BYTES_MAX`], or the system refuses the memory.
     pub fn allocate(&mut self, len: u64) -> Result<Option<ReadBuffer>> {
+        self.allocate_at(0, len)
+    }
+
+    /// As [`Arena::allocate`], for a read from `offset` of a file: the buffer stands at the same place in its page as
+    /// the bytes do in the file's, so that whole blocks around them can be read without a copy.
+    pub fn allocate_at(&mut self, offset: u64, len: u64) -> Result<Option<ReadBuffer>> {
         let Some(len) = u32::try_from(len).ok().filter(|&len| len <= READ_BYTES_MAX) else {
             return Err(Error::Resources {
                 message: format!(
@@ -108,13 +114,15 @@ impl Arena {
                 ),
             });
         };
-        if len as usize > self.shared.memory.bytes / ARENA_SHARE && len as usize > self.shared.page_bytes {
-            return self.allocate_own(len);
+        let lead = u32::try_from(offset % self.shared.page_bytes as u64).expect("less than a page");
+        let whole = lead as usize + len as usize;
+        if whole > self.shared.memory.bytes / ARENA_SHARE && whole > self.shared.page_bytes {
+            return self.allocate_own(lead, len);
         }
         while let Some(span) = self.shared.returned.pop() {
             self.give_back(span);
         }
-        let pages = u32::try_from((len as usize).div_ceil(self.shared.page_bytes)).expect("fewer than bytes").max(1);
+        let pages = u32::try_from(whole.div_ceil(self.shared.page_bytes)).expect("fewer than bytes").max(1);
         // The lowest address that fits: the same pages are used again while they are in the CPU's caches, and the
         // registered part, which lies first, is used most.
         let Some(index) = self.free.iter().position(|span| span.pages >= pages) else { return Ok(None) };
@@ -124,9 +132,10 @@ impl Arena {
             Some(rest) => self.free[index] = rest,
             None => drop(self.free.remove(index)),
         }
-        // SAFETY: a span lies within the mapping of its arena.
-        let address = unsafe { self.shared.memory.address.add(span.first as usize * self.shared.page_bytes) };
-        Ok(Some(ReadBuffer { address, len, home: Home::Arena(Some(span)), shared: self.shared.clone() }))
+        let start = span.first as usize * self.shared.page_bytes + lead as usize;
+        // SAFETY: a span lies within the mapping of its arena, and the lead within the span's first page.
+        let address = unsafe { self.shared.memory.address.add(start) };
+        Ok(Some(ReadBuffer { address, lead, len, home: Home::Arena(Some(span)), shared: self.shared.clone() }))
     }
 
     /// How many buffers got memory of their own so far, because they were longer than a quarter of the arena.
@@ -143,13 +152,14 @@ impl Arena {
         &self.shared
     }
 
-    fn allocate_own(&mut self, len: u32) -> Result<Option<ReadBuffer>> {
+    fn allocate_own(&mut self, lead: u32, len: u32) -> Result<Option<ReadBuffer>> {
         // Only this thread adds, so the sum cannot grow between the look and the addition.
         let used = self.shared.oversized_bytes.load(Ordering::Relaxed);
         if used + u64::from(len) > OVERSIZED_BYTES_MAX {
             return Ok(None);
         }
-        let memory = Mapping::new(len as usize).map_err(|source| Error::Resources {
+        let bytes = (lead as usize + len as usize).next_multiple_of(self.shared.page_bytes);
+        let memory = Mapping::new(bytes).map_err(|source| Error::Resources {
             message: format!(
                 "cannot get {} for one read: {source}; other such reads use {}, the arena for ordinary ones has {}",
                 Mebibytes(u64::from(len)),
@@ -159,7 +169,9 @@ impl Arena {
         })?;
         self.shared.oversized_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
         self.oversized += 1;
-        Ok(Some(ReadBuffer { address: memory.address, len, home: Home::Own(memory), shared: self.shared.clone() }))
+        // SAFETY: the lead is less than a page, and the mapping holds it and the bytes after it.
+        let address = unsafe { memory.address.add(lead as usize) };
+        Ok(Some(ReadBuffer { address, lead, len, home: Home::Own(memory), shared: self.shared.clone() }))
     }
 
     /// Puts a span among the free ones and joins it with its neighbours.
@@ -193,6 +205,8 @@ impl Shared {
 #[derive(Debug)]
 pub struct ReadBuffer {
     address: NonNull<u8>,
+    /// Bytes of its own memory before `address`: less than a page, and `address` stands at this place in its page.
+    lead: u32,
     len: u32,
     home: Home,
     shared: Arc<Shared>,
@@ -203,7 +217,16 @@ enum Home {
     /// Taken out when the buffer drops.
     Arena(Option<Span>),
     /// Unmapped when the buffer drops.
-    Own(#[expect(dead_code, reason = "held for its drop")] Mapping),
+    Own(Mapping),
+}
+
+/// What one read fetches: the bytes of a buffer, or whole blocks around them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Bytes before the buffer's first.
+    pub lead: u32,
+    /// Bytes in all.
+    pub len: u32,
 }
 
 // SAFETY: the memory has one owner and is not tied to a thread.
@@ -234,9 +257,42 @@ impl ReadBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len as usize) }
     }
 
-    /// Where the kernel writes to. Moving the buffer does not move its bytes.
-    pub(super) fn address(&mut self) -> NonNull<u8> {
-        self.address
+    /// The window of exactly its bytes.
+    pub fn exact(&self) -> Window {
+        Window { lead: 0, len: self.len }
+    }
+
+    /// The window of whole blocks of `block_bytes` around its bytes, which are those at `offset` of a file; `None`
+    /// where its memory does not stand or reach so (it was not made by [`Arena::allocate_at`] for this offset).
+    pub fn whole_blocks(&self, offset: u64, block_bytes: u32) -> Option<Window> {
+        let lead = u32::try_from(offset % u64::from(block_bytes)).expect("less than a block");
+        let len = lead.checked_add(self.len)?.checked_next_multiple_of(block_bytes)?;
+        let window = Window { lead, len };
+        let in_page = (block_bytes as usize) <= self.shared.page_bytes;
+        let stands = in_page && lead <= self.lead && (self.lead - lead).is_multiple_of(block_bytes);
+        (stands && self.holds(window)).then_some(window)
+    }
+
+    fn holds(&self, window: Window) -> bool {
+        window.lead <= self.lead && (self.lead - window.lead) as usize + window.len as usize <= self.memory_bytes()
+    }
+
+    /// Its memory, from the start of the page of its first byte.
+    fn memory_bytes(&self) -> usize {
+        match &self.home {
+            Home::Arena(span) => span.as_ref().map_or(0, |span| span.pages as usize * self.shared.page_bytes),
+            Home::Own(memory) => memory.bytes,
+        }
+    }
+
+    /// Where the kernel writes `window` to. Moving the buffer does not move its bytes.
+    ///
+    /// # Panics
+    /// If the buffer's memory does not hold the window.
+    pub(super) fn address(&mut self, window: Window) -> NonNull<u8> {
+        assert!(self.holds(window), "{window:?} is not within the buffer's memory");
+        // SAFETY: the buffer owns as many bytes before its first, as was just seen.
+        unsafe { self.address.sub(window.lead as usize) }
     }
 }
 
@@ -310,13 +366,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buffers_never_overlap_and_all_come_back(steps in prop::collection::vec((0_u64..90_000, any::<prop::sample::Index>()), 1..300)) {
+        fn buffers_never_overlap_and_all_come_back(steps in prop::collection::vec((0_u64..90_000, 0_u64..10_000, any::<prop::sample::Index>()), 1..300)) {
             let mut arena = Arena::new(64 * page()).expect("arena");
             let capacity = arena.free.capacity();
             let mut held: Vec<(u8, ReadBuffer)> = Vec::new();
-            for (mark, (len, index)) in steps.into_iter().enumerate() {
+            for (mark, (len, offset, index)) in steps.into_iter().enumerate() {
                 let mark = mark as u8;
-                match arena.allocate(len).expect("small enough") {
+                match arena.allocate_at(offset, len).expect("small enough") {
                     Some(mut buffer) => {
                         prop_assert_eq!(buffer.as_slice().len() as u64, len);
                         buffer.as_mut_slice().fill(mark);
@@ -334,6 +390,42 @@ mod tests {
             prop_assert_eq!(free_pages(&mut arena), 64);
             prop_assert_eq!(arena.free.capacity(), capacity);
         }
+    }
+
+    #[test]
+    fn whole_blocks_around_a_range() {
+        let mut arena = Arena::new(64 * page()).expect("arena");
+        let page = page() as u64;
+        let mut check = |made_for: u64, offset: u64, len: u64, block_bytes: u32, expected: Option<(u32, u32)>| {
+            let mut buffer = arena.allocate_at(made_for, len).expect("allowed").expect("room");
+            let window = buffer.whole_blocks(offset, block_bytes);
+            assert_eq!(window.map(|window| (window.lead, window.len)), expected, "{len} bytes at {offset}");
+            let Some(window) = window else { return };
+            let start = buffer.address(window).addr().get();
+            assert_eq!(start as u64 % u64::from(block_bytes), 0);
+            assert_eq!(start + window.lead as usize, buffer.as_slice().as_ptr().addr());
+            assert!(u64::from(window.lead) + len <= u64::from(window.len));
+        };
+        for len in [1, 511, 512, 513, 4095, 4096, 4097, 70_000, 40 * page] {
+            for offset in [0, 1, 511, 512, 513, 4095, 4096, 5 * page + 700] {
+                let lead = (offset % 512) as u32;
+                check(offset, offset, len, 512, Some((lead, (lead + len as u32).next_multiple_of(512))));
+            }
+        }
+        check(700, 700, 100, page as u32, Some((700, page as u32)));
+        check(page - 1, page - 1, 2, page as u32, Some((page as u32 - 1, 2 * page as u32)));
+        check(0, 700, 100, 512, None);
+        check(512, 1024, 100, 512, Some((0, 512)));
+        check(511, 511, 0, 512, Some((511, 512)));
+        check(700, 700, 100, 2 * page as u32, None);
+    }
+
+    #[test]
+    #[should_panic(expected = "not within the buffer's memory")]
+    fn a_window_beyond_the_memory() {
+        let mut arena = Arena::new(page()).expect("arena");
+        let mut buffer = arena.allocate(10).expect("allowed").expect("room");
+        buffer.address(Window { lead: 0, len: page() as u32 + 1 });
     }
 
     #[test]

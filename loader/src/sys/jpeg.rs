@@ -34,6 +34,16 @@ pub struct Header {
     pub scan_offset: u64,
 }
 
+/// How an image is decoded. Mirrors the shim's struct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Settings {
+    /// Pixels of the file that become one in each direction: 1, 2, 4 or 8.
+    pub reduction: u32,
+    /// 1 for the fast inverse transform, and colours that are repeated instead of interpolated; else 0.
+    pub fast: u32,
+}
+
 #[repr(C)]
 struct Shim {
     _opaque: [u8; 0],
@@ -46,9 +56,33 @@ unsafe extern "C" {
     fn feedline_jpeg_message(shim: *const Shim) -> *const c_char;
     fn feedline_jpeg_warnings(shim: *const Shim) -> u32;
     fn feedline_jpeg_reset(shim: *mut Shim);
-    fn feedline_jpeg_open(shim: *mut Shim, bytes: *const u8, length: usize, header: *mut Header) -> c_int;
-    fn feedline_jpeg_start(shim: *mut Shim, left: *mut u32, width: *mut u32, top: u32) -> c_int;
+    fn feedline_jpeg_library() -> *const c_char;
+    fn feedline_jpeg_allocations(shim: *const Shim) -> u64;
+    fn feedline_jpeg_open(
+        shim: *mut Shim,
+        bytes: *const u8,
+        length: usize,
+        memory_max: usize,
+        header: *mut Header,
+    ) -> c_int;
+    fn feedline_jpeg_allow_end(shim: *mut Shim);
+    fn feedline_jpeg_start(
+        shim: *mut Shim,
+        settings: *const Settings,
+        left: *mut u32,
+        width: *mut u32,
+        top: u32,
+    ) -> c_int;
     fn feedline_jpeg_rows(shim: *mut Shim, rows: *mut u8, stride: usize, count: u32) -> c_int;
+}
+
+/// The library, by name and version.
+pub fn library() -> &'static str {
+    // SAFETY: no arguments, no state.
+    let text = unsafe { feedline_jpeg_library() };
+    // SAFETY: it is a literal, ended by a zero byte.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().expect("a version is ASCII")
 }
 
 /// Owner of one libjpeg decoder, kept by a worker.
@@ -69,14 +103,23 @@ impl Codec {
         Ok(Self { shim })
     }
 
-    /// Reads the header of `bytes`. The image it returns borrows them, so they outlive every read.
-    pub fn open<'image>(&'image mut self, bytes: &'image [u8]) -> Result<Opened<'image>, SampleFault> {
+    /// Reads the header of `bytes`, for decoding within `memory_max` bytes. The image it returns borrows them, so they
+    /// outlive every read.
+    pub fn open<'image>(&'image mut self, bytes: &'image [u8], memory_max: u64) -> Result<Opened<'image>, SampleFault> {
         let mut header = Header::default();
+        let memory_max = usize::try_from(memory_max).unwrap_or(usize::MAX);
+        let (shim, length) = (self.shim.as_ptr(), bytes.len());
         // SAFETY: `bytes` stay borrowed as long as the `Opened`, whose drop makes the shim forget them; on failure the
         // shim does not touch them again before the next open.
-        let status = unsafe { feedline_jpeg_open(self.shim.as_ptr(), bytes.as_ptr(), bytes.len(), &raw mut header) };
+        let status = unsafe { feedline_jpeg_open(shim, bytes.as_ptr(), length, memory_max, &raw mut header) };
         self.check(status)?;
         Ok(Opened { codec: self, header, rows_left: None, row_bytes: 0 })
+    }
+
+    /// How often memory for images was taken from the system; it stays the same once the largest image was seen.
+    pub fn allocations(&self) -> u64 {
+        // SAFETY: the shim is alive as long as `self`.
+        unsafe { feedline_jpeg_allocations(self.shim.as_ptr()) }
     }
 
     /// Warnings that libjpeg gave over the last image: bytes before a marker, a restart marker out of turn, bad codes.
@@ -123,20 +166,31 @@ impl Opened<'_> {
         &self.header
     }
 
-    /// Starts decoding at row `top`, columns `left..left + width`. Returns the first column and the width that rows
-    /// will have: the left border moves to a block border.
-    pub fn start(&mut self, left: u32, width: u32, top: u32) -> Result<(u32, u32), SampleFault> {
+    /// From here on, data that end too early are no fault: what is missing is grey, as libjpeg makes it.
+    pub fn allow_end(&mut self) {
+        // SAFETY: the shim is alive; it only sets a flag.
+        unsafe { feedline_jpeg_allow_end(self.codec.shim.as_ptr()) };
+    }
+
+    /// Starts decoding at row `top`, columns `left..left + width`, in reduced pixels. Returns the first column and the
+    /// width that rows will have: the left border moves to a block border.
+    pub fn start(
+        &mut self,
+        settings: Settings,
+        (left, width): (u32, u32),
+        top: u32,
+    ) -> Result<(u32, u32), SampleFault> {
         assert!(self.rows_left.is_none(), "decoding starts once");
-        assert!(
-            width > 0 && u64::from(left) + u64::from(width) <= u64::from(self.header.width),
-            "columns in the image"
-        );
-        assert!(top < self.header.height, "first row in the image");
+        assert!(matches!(settings.reduction, 1 | 2 | 4 | 8), "a reduction that libjpeg has");
+        let whole = [self.header.width, self.header.height].map(|side| side.div_ceil(settings.reduction));
+        assert!(width > 0 && u64::from(left) + u64::from(width) <= u64::from(whole[0]), "columns in the image");
+        assert!(top < whole[1], "first row in the image");
         let (mut first, mut columns) = (left, width);
-        // SAFETY: both pointers are to locals; the shim holds an open image, and its ranges are those asserted above.
-        let status = unsafe { feedline_jpeg_start(self.codec.shim.as_ptr(), &raw mut first, &raw mut columns, top) };
+        let shim = self.codec.shim.as_ptr();
+        // SAFETY: the pointers are to locals; the shim holds an open image, and its ranges are those asserted above.
+        let status = unsafe { feedline_jpeg_start(shim, &raw const settings, &raw mut first, &raw mut columns, top) };
         self.codec.check(status)?;
-        self.rows_left = Some(self.header.height - top);
+        self.rows_left = Some(whole[1] - top);
         self.row_bytes = columns as usize * if self.header.components == 4 { 4 } else { 3 };
         Ok((first, columns))
     }

@@ -1,10 +1,12 @@
 /* The libjpeg calls that Feedline makes, each guarded by setjmp: libjpeg reports errors by not returning, and a
  * longjmp must never cross a Rust frame. Every function returns one of enum feedline_jpeg_status; the text of the
- * last error stays in `message`. One object decodes many images, one after the other. Each gets a libjpeg state of its
- * own: libjpeg keeps the tables of earlier images, and a file that lacks one would be decoded by whatever came before.
+ * last error stays in `message`. One object decodes many images, one after the other. libjpeg would keep the tables of
+ * earlier images, and a file that lacks one would be decoded by whatever came before: here they are forgotten with
+ * everything else of an image, and so is their memory (jpeg_memory.c).
  *
- * A sample that ends too early stops here with TRUNCATED, as Pillow does, instead of the fake end marker (and grey
- * pixels) of libjpeg's own memory source. Warnings are counted and otherwise ignored, as Pillow does.
+ * A sample that ends too early stops here with TRUNCATED, as Pillow does, unless the caller asks for what there is: then
+ * it gets the fake end marker (and grey pixels) of libjpeg's own memory source. Warnings are counted and otherwise
+ * ignored, as Pillow does.
  */
 #include <setjmp.h>
 #include <stdint.h>
@@ -14,6 +16,8 @@
 
 #include <jpeglib.h>
 #include <jerror.h>
+
+#include "jpeg_memory.h"
 
 /* Mirrored by `Status` in jpeg.rs. */
 enum feedline_jpeg_status { OK = 0, TRUNCATED = 1, CORRUPT = 2, UNSUPPORTED = 3, TOO_LARGE = 4 };
@@ -36,13 +40,26 @@ struct feedline_jpeg_header {
   uint64_t scan_offset;
 };
 
+/* Mirrored by `Settings` in jpeg.rs. */
+struct feedline_jpeg_settings {
+  /* Pixels of the file that become one in each direction: 1, 2, 4 or 8. */
+  uint32_t reduction;
+  /* The fast inverse transform, and colours that are repeated instead of interpolated. */
+  uint32_t fast;
+};
+
 struct feedline_jpeg {
   struct jpeg_decompress_struct codec;
+  struct feedline_arena arena;
   struct jpeg_error_mgr errors;
   struct jpeg_source_mgr source;
   struct jpeg_progress_mgr progress;
   jmp_buf recovery;
   enum feedline_jpeg_status fault;
+  /* Data that end too early are ended by us. */
+  uint32_t lenient;
+  /* They did. */
+  uint32_t ended;
   uint32_t warnings;
   char message[JMSG_LENGTH_MAX];
 };
@@ -55,6 +72,9 @@ static void leave(struct feedline_jpeg *self, enum feedline_jpeg_status fault) {
 static void error_exit(j_common_ptr codec) {
   struct feedline_jpeg *self = codec->client_data;
   (*codec->err->format_message)(codec, self->message);
+  /* What libjpeg makes of our own end marker is not the file's contradiction. */
+  if (self->ended)
+    leave(self, TRUNCATED);
   switch (codec->err->msg_code) {
   case JERR_SOF_UNSUPPORTED:
   case JERR_BAD_PRECISION:
@@ -90,17 +110,25 @@ static void init_source(j_decompress_ptr codec) { (void)codec; }
 static void term_source(j_decompress_ptr codec) { (void)codec; }
 
 static boolean fill_input_buffer(j_decompress_ptr codec) {
+  static const JOCTET end_marker[] = {0xff, JPEG_EOI};
   struct feedline_jpeg *self = codec->client_data;
-  snprintf(self->message, sizeof self->message, "the data end before the image does");
-  leave(self, TRUNCATED);
-  return FALSE;
+  if (!self->lenient) {
+    snprintf(self->message, sizeof self->message, "the data end before the image does");
+    leave(self, TRUNCATED);
+  }
+  self->ended = 1;
+  codec->src->next_input_byte = end_marker;
+  codec->src->bytes_in_buffer = sizeof end_marker;
+  return TRUE;
 }
 
 static void skip_input_data(j_decompress_ptr codec, long count) {
   if (count <= 0)
     return;
-  if ((size_t)count > codec->src->bytes_in_buffer)
+  if ((size_t)count > codec->src->bytes_in_buffer) {
     fill_input_buffer(codec);
+    return;
+  }
   codec->src->next_input_byte += count;
   codec->src->bytes_in_buffer -= (size_t)count;
 }
@@ -113,9 +141,7 @@ static void progress_monitor(j_common_ptr common) {
   }
 }
 
-/* A fresh libjpeg state, in place of the one that is there, if any. */
-static int renew(struct feedline_jpeg *self) {
-  jpeg_destroy_decompress(&self->codec);
+static int create(struct feedline_jpeg *self) {
   self->codec.err = jpeg_std_error(&self->errors);
   self->errors.error_exit = error_exit;
   self->errors.emit_message = emit_message;
@@ -124,6 +150,7 @@ static int renew(struct feedline_jpeg *self) {
   if (setjmp(self->recovery))
     return self->fault;
   jpeg_create_decompress(&self->codec);
+  feedline_arena_install(&self->arena, (j_common_ptr)&self->codec);
   self->source.init_source = init_source;
   self->source.fill_input_buffer = fill_input_buffer;
   self->source.skip_input_data = skip_input_data;
@@ -136,18 +163,29 @@ static int renew(struct feedline_jpeg *self) {
 }
 
 void feedline_jpeg_free(struct feedline_jpeg *self) {
+  feedline_arena_remove(&self->arena, (j_common_ptr)&self->codec);
   jpeg_destroy_decompress(&self->codec);
   free(self);
 }
 
 struct feedline_jpeg *feedline_jpeg_new(void) {
   struct feedline_jpeg *self = calloc(1, sizeof *self);
-  if (self != NULL && renew(self) != OK) {
+  if (self != NULL && create(self) != OK) {
     feedline_jpeg_free(self);
     return NULL;
   }
   return self;
 }
+
+/* The library, by name and version. */
+const char *feedline_jpeg_library(void) {
+#define TEXT_OF(version) #version
+#define TEXT(version) TEXT_OF(version)
+  return "libjpeg-turbo " TEXT(LIBJPEG_TURBO_VERSION);
+}
+
+/* How often memory for images was taken from the system. */
+uint64_t feedline_jpeg_allocations(const struct feedline_jpeg *self) { return self->arena.taken; }
 
 const char *feedline_jpeg_message(const struct feedline_jpeg *self) { return self->message; }
 
@@ -156,17 +194,28 @@ uint32_t feedline_jpeg_warnings(const struct feedline_jpeg *self) { return self-
 /* Forgets the image being decoded, wherever it stands, and its memory. Cannot fail. */
 void feedline_jpeg_reset(struct feedline_jpeg *self) {
   jpeg_abort_decompress(&self->codec);
+  /* Their memory was the image's; without them the state is that of a new decoder. */
+  for (int table = 0; table < NUM_QUANT_TBLS; table++)
+    self->codec.quant_tbl_ptrs[table] = NULL;
+  for (int table = 0; table < NUM_HUFF_TBLS; table++) {
+    self->codec.dc_huff_tbl_ptrs[table] = NULL;
+    self->codec.ac_huff_tbl_ptrs[table] = NULL;
+  }
   self->source.next_input_byte = NULL;
   self->source.bytes_in_buffer = 0;
 }
 
-/* Reads the header of `bytes`, which must stay in place until the next reset. */
-int feedline_jpeg_open(struct feedline_jpeg *self, const uint8_t *bytes, size_t length,
+/* Reads the header of `bytes`, which must stay in place until the next reset. Decoding may take up to `memory_max`
+ * bytes. */
+int feedline_jpeg_open(struct feedline_jpeg *self, const uint8_t *bytes, size_t length, size_t memory_max,
                        struct feedline_jpeg_header *header) {
+  /* An image that could not be opened may have left something. */
+  feedline_jpeg_reset(self);
+  self->arena.limit = memory_max;
+  self->lenient = 0;
+  self->ended = 0;
   self->warnings = 0;
   self->message[0] = 0;
-  if (renew(self) != OK)
-    return self->fault;
   self->source.next_input_byte = bytes;
   self->source.bytes_in_buffer = length;
   if (setjmp(self->recovery))
@@ -182,16 +231,23 @@ int feedline_jpeg_open(struct feedline_jpeg *self, const uint8_t *bytes, size_t 
   return OK;
 }
 
+/* From here on data that end too early are no fault. */
+void feedline_jpeg_allow_end(struct feedline_jpeg *self) { self->lenient = 1; }
+
 /* Starts decoding: rows will hold the columns from *left (moved left to a block border) over *width (grown by as
- * much), and the first row will be `top`. RGB, or CMYK where the file has four components. */
-int feedline_jpeg_start(struct feedline_jpeg *self, uint32_t *left, uint32_t *width, uint32_t top) {
+ * much), and the first row will be `top`, all counted in reduced pixels. RGB, or CMYK where the file has four
+ * components. */
+int feedline_jpeg_start(struct feedline_jpeg *self, const struct feedline_jpeg_settings *settings, uint32_t *left,
+                        uint32_t *width, uint32_t top) {
   JDIMENSION crop_left = *left;
   JDIMENSION crop_width = *width;
   if (setjmp(self->recovery))
     return self->fault;
   self->codec.out_color_space = self->codec.num_components == 4 ? JCS_CMYK : JCS_RGB;
-  self->codec.dct_method = JDCT_ISLOW;
-  self->codec.do_fancy_upsampling = TRUE;
+  self->codec.dct_method = settings->fast ? JDCT_IFAST : JDCT_ISLOW;
+  self->codec.do_fancy_upsampling = !settings->fast;
+  self->codec.scale_num = 1;
+  self->codec.scale_denom = settings->reduction;
   jpeg_start_decompress(&self->codec);
   if (crop_width < self->codec.output_width) {
     jpeg_crop_scanline(&self->codec, &crop_left, &crop_width);

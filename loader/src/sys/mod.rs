@@ -9,6 +9,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod futex;
 pub mod jpeg;
+pub mod lmdb;
 pub mod map;
 pub mod memfd;
 pub mod memory;

@@ -3,7 +3,8 @@
 //! A client may punch holes into the memory of its ring; when the sidecar's next store there finds no page to be had,
 //! the kernel sends `SIGBUS`. The handler here looks the address up among the ranges that are guarded; if it lies in
 //! one, a private page of zeros takes the lost one's place, the range is marked as faulted, and the store goes on,
-//! into memory that nobody will read. Any other `SIGBUS` goes where it went before.
+//! into memory that nobody will read. A load from a guarded map of a file gets zeros, which its reader discards when it
+//! sees the mark. Any other `SIGBUS` goes where it went before.
 //!
 //! A fault that the kernel answers by its OOM killer instead (no memory in the cgroup) is out of reach here; the
 //! reservation at start is what keeps that from happening.
@@ -63,9 +64,11 @@ impl Guard {
         Ok(Self { entry })
     }
 
-    /// How many pages of the range have been lost.
+    /// How many pages of the range have been lost. Loads that this thread made before have come from pages that are
+    /// counted, or from none that was lost.
     pub fn faults(&self) -> u32 {
-        ENTRIES[self.entry].faults.load(Ordering::Relaxed)
+        fence(Ordering::SeqCst);
+        ENTRIES[self.entry].faults.load(Ordering::SeqCst)
     }
 }
 
@@ -148,11 +151,13 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     if details.si_code > 0 {
         // SAFETY: for a fault the kernel has filled the address.
         let address = unsafe { details.si_addr() } as usize;
-        if let Some(entry) = find(address)
-            && replace_page(address)
-        {
-            entry.faults.fetch_add(1, Ordering::Relaxed);
-            return;
+        if let Some(entry) = find(address) {
+            // Counted first: whoever sees the new page's zeros and then looks at the count finds it raised.
+            entry.faults.fetch_add(1, Ordering::SeqCst);
+            if replace_page(address) {
+                return;
+            }
+            entry.faults.fetch_sub(1, Ordering::SeqCst);
         }
     }
     pass_on(signal, info, context);
@@ -167,7 +172,7 @@ fn replace_page(address: usize) -> bool {
     // SAFETY: as above.
     let saved = unsafe { *errno };
     // SAFETY: the page lies in a guarded range, whose owner keeps it mapped while any thread can fault in it. Code that
-    // writes there holds raw pointers only, so that the change of what is behind them breaks no promise.
+    // reads or writes there holds raw pointers only, so that the change of what is behind them breaks no promise.
     let mapped = unsafe {
         libc::mmap(
             page,
@@ -219,6 +224,7 @@ mod tests {
 
     use super::*;
     use crate::sys::shared::{OnFork, SharedMapping};
+    use crate::sys::testing::in_child;
 
     const PAGES: usize = 8;
 
@@ -245,6 +251,10 @@ mod tests {
 
     #[test]
     fn stores_into_lost_pages_are_counted_and_survived() {
+        // The handler is the whole process's, and the model checker's coroutines put another in its place.
+        if !in_child("sys::sigbus::tests::stores_into_lost_pages_are_counted_and_survived") {
+            return;
+        }
         let (file, mapping, page) = mapped_file();
         let guard = guard(&mapping);
         file.set_len(2 * page as u64).expect("cut");
@@ -263,6 +273,10 @@ mod tests {
 
     #[test]
     fn ranges_come_and_go() {
+        // The handler is the whole process's, and the model checker's coroutines put another in its place.
+        if !in_child("sys::sigbus::tests::ranges_come_and_go") {
+            return;
+        }
         let (file, mapping, page) = mapped_file();
         for _ in 0..2 * RANGES_MAX {
             drop(guard(&mapping));

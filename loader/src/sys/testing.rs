@@ -29,21 +29,37 @@ pub(crate) fn in_child(test: &str) -> bool {
 
 /// From now on, `io_uring_setup` fails with `errno` in this thread and those that it starts.
 pub(crate) fn deny_io_uring(errno: u16) -> io::Result<()> {
+    deny(libc::SYS_io_uring_setup, None, errno)
+}
+
+/// From now on, registering with a ring so (the call's second argument), or in any way, fails with `errno` in this thread
+/// and those that it starts.
+pub(crate) fn deny_registering(what: Option<u32>, errno: u16) -> io::Result<()> {
+    deny(libc::SYS_io_uring_register, what, errno)
+}
+
+/// Installs a filter that refuses one system call, or only those calls whose second argument is as given.
+fn deny(call: libc::c_long, second_argument: Option<u32>, errno: u16) -> io::Result<()> {
+    /// Where `seccomp_data` has the call's number, and the lower half of its second argument.
+    const NUMBER: u32 = 0;
+    const SECOND: u32 = if cfg!(target_endian = "little") { 24 } else { 28 };
     let operation = |code: u32, jump_true, jump_false, value| libc::sock_filter {
         code: u16::try_from(code).expect("operations have 16 bits"),
         jt: jump_true,
         jf: jump_false,
         k: value,
     };
-    let setup = u32::try_from(libc::SYS_io_uring_setup).expect("a small number");
-    let mut operations = [
-        // The first word that a filter sees is the number of the call.
-        operation(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, setup),
-        operation(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | u32::from(errno)),
-        operation(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: 4, filter: operations.as_mut_ptr() };
+    let load = |place| operation(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, place);
+    let allow_unless = |value, skipped| operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skipped, value);
+    let give = |value| operation(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    let call = u32::try_from(call).expect("a small number");
+    let mut operations = match second_argument {
+        None => vec![load(NUMBER), allow_unless(call, 1)],
+        Some(value) => vec![load(NUMBER), allow_unless(call, 3), load(SECOND), allow_unless(value, 1)],
+    };
+    operations.extend([give(libc::SECCOMP_RET_ERRNO | u32::from(errno)), give(libc::SECCOMP_RET_ALLOW)]);
+    let len = u16::try_from(operations.len()).expect("a few");
+    let program = libc::sock_fprog { len, filter: operations.as_mut_ptr() };
     // SAFETY: takes plain numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
     // SAFETY: the kernel copies the program, which lives until the end of this function.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::arena::{Arena, ReadBuffer, Shared};
+use super::arena::{Arena, ReadBuffer, Shared, Window};
 use super::eventfd;
 
 /// Longest wait for reads in flight when a ring is dropped. Local storage answers in milliseconds; behind a network
@@ -174,24 +174,25 @@ impl Ring {
         self.registered.as_ref().map_or(0, |registered| registered.range.len())
     }
 
-    /// Reads from `offset` into the buffer from byte `filled` on, with the next [`Ring::enter`]. The buffer comes back
-    /// when the queue is full.
+    /// Reads from `offset` into the buffer's `window` from its byte `filled` on, with the next [`Ring::enter`]. The
+    /// buffer comes back when the queue is full.
     ///
     /// # Panics
-    /// If there is a read in `slot` already.
+    /// If there is a read in `slot` already, or the buffer's memory does not hold the window.
     pub fn read(
         &mut self,
         slot: u32,
         file: RingFile<'_>,
         offset: u64,
         mut buffer: ReadBuffer,
+        window: Window,
         filled: u32,
     ) -> Result<(), ReadBuffer> {
         let place = &mut self.buffers[slot as usize];
         assert!(place.is_none(), "slot {slot} has a read in flight");
-        let len = buffer.len().checked_sub(filled).expect("no more is filled than the buffer has");
-        // SAFETY: `filled` is at most the buffer's length.
-        let target = unsafe { buffer.address().add(filled as usize) };
+        let len = window.len.checked_sub(filled).expect("no more is filled than the window has");
+        // SAFETY: `filled` is at most the window's length.
+        let target = unsafe { buffer.address(window).add(filled as usize) };
         let start = target.addr().get();
         let fixed = self
             .registered
@@ -374,7 +375,8 @@ pub fn probe(task_run: TaskRun) -> Result<(), Refusal> {
         Ok((file, event, buffer.expect("the arena is empty")))
     };
     let (file, event, buffer) = prepare().map_err(Refusal::new("what the io_uring probe needs"))?;
-    ring.read(0, RingFile::Descriptor(file.as_fd()), 0, buffer, 0).expect("the queue is empty");
+    let window = buffer.exact();
+    ring.read(0, RingFile::Descriptor(file.as_fd()), 0, buffer, window, 0).expect("the queue is empty");
     assert!(ring.watch(event.as_fd()), "the queue has spare entries");
     let deadline = Instant::now() + LIMIT;
     let (mut read, mut woken) = (false, false);

@@ -28,6 +28,8 @@ pub struct StreamCounters {
     pub replaced: AtomicU64,
     /// Rows in which a missing field has its default.
     pub defaulted: AtomicU64,
+    /// Rows with a JPEG in which oddities were passed over, as Pillow does: bytes before a marker, bad codes.
+    pub odd: AtomicU64,
     /// Batches whose values found no room in their slot.
     pub spilled_batches: AtomicU64,
     /// Bytes of those values.
@@ -55,6 +57,7 @@ impl StreamCounters {
             decode_s: seconds(&self.decode_ns),
             replaced: self.replaced.load(Relaxed),
             defaulted: self.defaulted.load(Relaxed),
+            odd: self.odd.load(Relaxed),
             spilled_batches: self.spilled_batches.load(Relaxed),
             spilled_bytes: self.spilled_bytes.load(Relaxed),
             faults: FaultClass::ALL
@@ -95,6 +98,9 @@ pub struct StreamFigures {
     /// Rows in which a missing field has its default.
     #[serde(default)]
     pub defaulted: u64,
+    /// Rows with a JPEG in which oddities were passed over, as Pillow does: bytes before a marker, bad codes.
+    #[serde(default)]
+    pub odd: u64,
     /// Batches whose values found no room in their slot.
     #[serde(default)]
     pub spilled_batches: u64,
@@ -128,6 +134,7 @@ impl StreamFigures {
             decode_s: self.decode_s - base.decode_s,
             replaced: self.replaced.saturating_sub(base.replaced),
             defaulted: self.defaulted.saturating_sub(base.defaulted),
+            odd: self.odd.saturating_sub(base.odd),
             spilled_batches: self.spilled_batches.saturating_sub(base.spilled_batches),
             spilled_bytes: self.spilled_bytes.saturating_sub(base.spilled_bytes),
             faults: self

@@ -56,6 +56,9 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
     per_stream("feedline_rows_defaulted_total", "counter", "Rows in which a missing field has its default.", |f| {
         f.defaulted as f64
     });
+    per_stream("feedline_rows_odd_total", "counter", "Rows with a JPEG in which oddities were passed over.", |f| {
+        f.odd as f64
+    });
     per_stream("feedline_batches_spilled_total", "counter", "Batches whose values found no room in their slot.", |f| {
         f.spilled_batches as f64
     });
@@ -78,7 +81,12 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
             let _ = writeln!(text, "feedline_client_waiting_seconds_total{{{labels},cause=\"{cause}\"}} {seconds}");
         }
     }
-    header(&mut text, "feedline_bad_samples_total", "counter", "Samples that could not be used, by class.");
+    header(
+        &mut text,
+        "feedline_bad_samples_total",
+        "counter",
+        "Samples that could not be used, or only in part (lenient), by class.",
+    );
     for stream in streams {
         for (class, count) in &stream.figures.faults {
             let _ = writeln!(text, "feedline_bad_samples_total{{{},class=\"{class}\"}} {count}", labels(stream));

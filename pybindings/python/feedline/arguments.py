@@ -32,6 +32,19 @@ NUMBER_MAX = 2**64 - 1
 
 Tail = Literal["short", "drop", "pad"]
 
+#: Conventions for the keys and values of an LMDB database.
+PROFILES = (
+    "auto",
+    "plain",
+    "text-recognition",
+    "super-resolution",
+    "datum",
+    "lsun",
+    "folder",
+    "length-keys",
+    "open-catalyst",
+)
+
 
 def shard_patterns(shards: object) -> list[str]:
     """The shards as a list of paths and patterns."""
@@ -256,6 +269,21 @@ def socket_path(sidecar: object) -> str | None:
     if not path or "\0" in path:
         raise ValueError(f"sidecar must be the path of a socket, got {path!r}; leave it out to have a private one started")
     return os.path.abspath(path)
+
+
+def pixel_layout(layout: str) -> str:
+    """The order of an image's axes; what a database's values mean is another argument."""
+    if layout in PROFILES:
+        raise ValueError(f"layout={layout!r} is a profile of a database: pass profile={layout!r}; layout is NHWC or NCHW")
+    return str(one_of("layout", layout, ("NHWC", "NCHW")))
+
+
+def database_rules(profile: str, database: str | None, key_order: str | None) -> dict[str, Any]:
+    """How an LMDB database is understood."""
+    if database is not None and not isinstance(database, str):
+        raise TypeError(f"database must be the name of a database inside the file, got {database!r}")
+    order = "auto" if key_order is None else one_of("key_order", key_order, ("natural", "bytes", "meta-file"))
+    return {"profile": one_of("profile", profile, PROFILES), "database": database, "key_order": order}
 
 
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> Any:

@@ -23,15 +23,15 @@ _SPEC_VERSION = 1
 
 
 class Loader:
-    """Batches of a dataset in WebDataset shards, read, decoded and augmented by a sidecar, in shared memory.
+    """Batches of a dataset in WebDataset shards or LMDB databases, read, decoded and augmented by a sidecar, in shared memory.
 
     Each ``iter()`` is one epoch. Order and augmentation are functions of ``seed``, epoch and sample, whatever the number
     of threads, ranks or restarts. Nothing is opened before the first ``iter()``, ``len()``, ``peek()`` or ``.dataset``.
 
     Args:
-        shards: Path or pattern of tar shards, or a list of them: braces ``{000000..000003}``, globs, ``::`` between,
-            ``@list.txt`` for a file of them; or a folder of shards, or one of plain images, a folder a class, as
-            torchvision's ImageFolder reads it; or a `Mix` of several datasets.
+        shards: Path or pattern of tar shards or LMDB databases (a folder with ``data.mdb``, or a file), or a list of them:
+            braces ``{000000..000003}``, globs, ``::`` between, ``@list.txt`` for a file of them; or a folder of shards, or
+            one of plain images, a folder a class, as torchvision's ImageFolder reads it; or a `Mix` of several datasets.
         batch_size: Rows of a batch, per rank.
         shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own. The
             short word for ``order``.
@@ -56,6 +56,12 @@ class Loader:
             ``"raise"`` raises SampleError at the batch that holds it. By default the first when the order is random, else
             the second.
         error_budget: Share of bad samples over which the run stops with BudgetError.
+        profile: What the keys and values of an LMDB database mean: ``"auto"`` finds it and says so in the log; ``"plain"``
+            (key to image), ``"text-recognition"``, ``"super-resolution"``, ``"datum"``, ``"lsun"``, ``"folder"`` (serialised
+            tuples: fields ``0`` or ``image``, ``1`` or ``label``), ``"length-keys"``, ``"open-catalyst"`` (refused).
+        database: The database to read, where an LMDB file has several inside.
+        key_order: The order of an LMDB database's samples: ``"natural"`` (``2`` before ``10``), ``"bytes"`` or
+            ``"meta-file"``; by default that of the meta file or, where all keys are numbers, the natural one.
         layout: ``"NHWC"``: images are a ``channels_last`` view (N, 3, H, W) in torch, (N, H, W, 3) in NumPy. ``"NCHW"``:
             contiguous (N, 3, H, W) in both.
         zero_copy: ``"auto"``: tensors are views of shared memory, except small ones (below 64 KiB a batch), and except
@@ -114,6 +120,9 @@ class Loader:
         epoch_length: int | None = None,
         on_error: Literal["replace", "raise"] | None = None,
         error_budget: float = 0.01,
+        profile: str = "auto",
+        database: str | None = None,
+        key_order: Literal["natural", "bytes", "meta-file"] | None = None,
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         zero_copy: Literal["auto", "strict", "copy"] = "auto",
         slots: int | None = None,
@@ -187,8 +196,9 @@ class Loader:
                 "unsorted": arguments.one_of("unsorted", unsorted, ("error", "regroup")),
                 "damaged": arguments.one_of("damaged", damaged, ("error", "skip_rest")),
                 "labels": arguments.label_table(labels),
+                **arguments.database_rules(profile, database, key_order),
             },
-            "fields": field_specs(fields, arguments.one_of("layout", layout, ("NHWC", "NCHW"))),
+            "fields": field_specs(fields, arguments.pixel_layout(layout)),
             "batch_size": self.batch_size,
             "order": order_spec,
             "seed": arguments.seed_number(seed, generator),

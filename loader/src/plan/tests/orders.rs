@@ -171,3 +171,30 @@ fn orders_that_do_not_go_with_their_source_are_refused() {
         assert!(error.contains(words), "{error}");
     }
 }
+
+#[test]
+fn no_shards_lie_past_the_end() {
+    for order in [OrderSpec::Sequential, OrderSpec::Block { block_shards: Some(2) }] {
+        let sizes = [3, 0, 4, 5];
+        let plan = Plan::new(PlanOptions {
+            source: Source::all(12).unwrap(),
+            order,
+            seed: 7,
+            partition: Partition::new(0, 1, 4, Tail::Short).unwrap(),
+            first_samples: &firsts(&sizes),
+            left_out: &[],
+        })
+        .expect("a plan");
+        let epoch = plan.epoch(0, 0).expect("an epoch");
+        let mut position = 0;
+        let mut seen = Vec::new();
+        while let Some(stretch) = epoch.shards_at(position) {
+            assert!(stretch.end_position > position, "{order:?}");
+            seen.extend(stretch.shards);
+            position = stretch.end_position;
+        }
+        seen.sort_unstable();
+        assert_eq!((position, seen), (12, vec![0, 2, 3]), "{order:?}");
+        assert!(epoch.shards_at(u64::MAX).is_none());
+    }
+}

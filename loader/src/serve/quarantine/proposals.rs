@@ -30,7 +30,8 @@ impl Proposals {
     /// Proposes the sample of `report`, unless this stream did so before.
     pub(in crate::serve) fn add(&mut self, report: &FaultReport) -> Result<()> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        if report.class == FaultClass::Io || self.seen.len() >= PROPOSALS_MAX || !self.seen.insert(report.sample) {
+        let is_unfit = matches!(report.class, FaultClass::Io | FaultClass::Lenient);
+        if is_unfit || self.seen.len() >= PROPOSALS_MAX || !self.seen.insert(report.sample) {
             return Ok(());
         }
         let (path, mut file) = open(folder, &report.shard)?;
