@@ -18,7 +18,7 @@ use feedline_loader::augment::geometry::Stage;
 use feedline_loader::augment::resize::{Path as ResizePath, Resampler, Target};
 use feedline_loader::augment::{Draw, ImageRecipe, ImageWorker};
 use feedline_loader::decode::{Decoder, Region, STRIP_SLACK, Strips};
-use feedline_loader::spec::{DecodeMode, DecodeSpec, ImageSpec, PixelLayout, Transform};
+use feedline_loader::spec::{DecodeMode, DecodeSpec, ImageSpec, PixelLayout, Resampling, Transform};
 use rustix::time::{ClockId, clock_gettime};
 
 const PIXELS_MAX: u64 = 1 << 28;
@@ -70,11 +70,17 @@ struct Photo {
 
 fn recipe(layout: PixelLayout, mode: DecodeMode) -> ImageRecipe {
     let transforms = vec![
-        Transform::RandomResizedCrop { size: [SIDE, SIDE], scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] },
+        Transform::RandomResizedCrop {
+            size: [SIDE, SIDE],
+            scale: [0.08, 1.0],
+            ratio: [3.0 / 4.0, 4.0 / 3.0],
+            resampling: Resampling::Bilinear,
+        },
         Transform::RandomHorizontalFlip { p: 0.5 },
     ];
     let decode = DecodeSpec { mode, ..DecodeSpec::default() };
-    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX, decode }).expect("a fixed size")
+    ImageRecipe::compile(&ImageSpec { transforms, layout, max_pixels: PIXELS_MAX, decode, ..ImageSpec::default() })
+        .expect("a fixed size")
 }
 
 /// The photos of a folder of `FEEDLINE_PHOTOS`; of small ones there is always a set, if only a generated one.

@@ -34,7 +34,7 @@ mod _native {
     #[pymodule_export]
     use super::dlpack::View;
     #[pymodule_export]
-    use super::geometry::draw_geometry;
+    use super::geometry::{draw_geometry, draw_steps};
     #[pymodule_export]
     use super::stream::Stream;
     #[pymodule_export]

@@ -1,10 +1,13 @@
-//! The weights of a bilinear, antialiased resize along one axis.
+//! The weights of a resize along one axis.
 //!
-//! They are Pillow's, bit for bit: double-precision weights of a triangle as wide as the step between outputs (at least
-//! one source pixel), normalised, rounded to 22 bits after the point (`precompute_coeffs` and `normalize_coeffs_8bpc`
-//! in Pillow's `Resample.c`). Weights that round to zero at either end are left out, which changes no sum.
+//! They are Pillow's, bit for bit: double-precision weights of a triangle (or of a cubic curve) scaled to the step
+//! between outputs, at least one source pixel, normalised, rounded to 22 bits after the point (`precompute_coeffs` and
+//! `normalize_coeffs_8bpc` in Pillow's `Resample.c`). Weights that round to zero at either end are left out, which
+//! changes no sum. Without antialias the triangle keeps the width of one source pixel, as torch's does.
 
 use std::ops::Range;
+
+use crate::spec::Resampling;
 
 /// Bits after the point of a weight.
 pub const WEIGHT_BITS: u32 = 22;
@@ -101,16 +104,47 @@ struct WeightRows {
 impl Axis {
     /// Prepares outputs `range` of `source_length` pixels resized to `target_length`; `mirrored` lists them from the
     /// last to the first. Nothing may be empty.
-    pub fn prepare(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
-        self.prepare_span(Span::whole(source_length), target_length, range, mirrored);
+    pub fn prepare(
+        &mut self,
+        source_length: u32,
+        target_length: u32,
+        range: Range<u32>,
+        mirrored: bool,
+        resampling: Resampling,
+    ) {
+        self.prepare_span(Span::whole(source_length), target_length, range, mirrored, resampling);
     }
 
-    /// [`Axis::prepare`] for a source that starts or ends within a pixel.
-    pub fn prepare_span(&mut self, source: Span, target_length: u32, range: Range<u32>, mirrored: bool) {
+    /// [`Axis::prepare`] for a source that starts or ends within a pixel. Nearest picks take whole pixels.
+    pub fn prepare_span(
+        &mut self,
+        source: Span,
+        target_length: u32,
+        range: Range<u32>,
+        mirrored: bool,
+        resampling: Resampling,
+    ) {
         assert!(source.pixels > 0 && range.start < range.end && range.end <= target_length);
         self.is_copy = source == Span::whole(target_length) && !mirrored;
         self.output_count = range.len();
-        self.weigh(source, target_length, range, mirrored);
+        match resampling {
+            Resampling::Bilinear => {
+                let curve = Curve { support: 1.0, is_widened: true, weight: triangle };
+                self.weigh(source, target_length, range, mirrored, &curve);
+            }
+            Resampling::BilinearAliased => {
+                let curve = Curve { support: 1.0, is_widened: false, weight: triangle };
+                self.weigh(source, target_length, range, mirrored, &curve);
+            }
+            Resampling::Bicubic => {
+                let curve = Curve { support: 2.0, is_widened: true, weight: cubic };
+                self.weigh(source, target_length, range, mirrored, &curve);
+            }
+            Resampling::Nearest => {
+                assert!(source == Span::whole(source.pixels), "nearest picks take whole pixels");
+                self.pick(source.pixels, target_length, range, mirrored);
+            }
+        }
         let start = self.first.iter().copied().min().expect("the range is not empty");
         let end = self.ends.iter().copied().max().expect("the range is not empty");
         self.source = start..end;
@@ -118,10 +152,18 @@ impl Axis {
     }
 
     /// Fills `first`, `ends` and `rows`.
-    fn weigh(&mut self, source: Span, target_length: u32, range: Range<u32>, mirrored: bool) {
+    #[inline]
+    fn weigh<F: Fn(f64) -> f64>(
+        &mut self,
+        source: Span,
+        target_length: u32,
+        range: Range<u32>,
+        mirrored: bool,
+        curve: &Curve<F>,
+    ) {
         let scale = source.length / f64::from(target_length);
-        let filter_scale = scale.max(1.0);
-        let support = filter_scale;
+        let filter_scale = if curve.is_widened { scale.max(1.0) } else { 1.0 };
+        let support = curve.support * filter_scale;
         let inverse = 1.0 / filter_scale;
         let one = f64::from(1u32 << WEIGHT_BITS);
         self.rows.prepare(range.len(), support.ceil() as usize * 2 + 1);
@@ -136,13 +178,12 @@ impl Axis {
             let (scratch, row) = self.rows.row(index, (end - first) as usize);
             let mut sum = 0.0;
             for (weight, source) in scratch.iter_mut().zip(first..) {
-                let distance = ((f64::from(source) - center + 0.5) * inverse).abs();
-                *weight = if distance < 1.0 { 1.0 - distance } else { 0.0 };
+                *weight = (curve.weight)(((f64::from(source) - center + 0.5) * inverse).abs());
                 sum += *weight;
             }
             // The sum is not zero: the pixel under the centre always has a weight.
             for (fixed, weight) in row.iter_mut().zip(&*scratch) {
-                *fixed = (0.5 + *weight / sum * one) as i32;
+                *fixed = (0.5_f64.copysign(*weight) + *weight / sum * one) as i32;
             }
             // The outermost pixels, which the triangle may only touch, can have a weight that rounds to nothing.
             let leading = u32::from(row[0] == 0);
@@ -150,6 +191,22 @@ impl Axis {
             self.rows.start_at(index, leading as usize);
             self.first.push(first + leading);
             self.ends.push(end - trailing);
+        }
+    }
+
+    /// Fills `first`, `ends` and `rows` for outputs that are one source pixel each.
+    fn pick(&mut self, source_length: u32, target_length: u32, range: Range<u32>, mirrored: bool) {
+        self.rows.prepare(range.len(), 1);
+        self.first.clear();
+        self.first.extend(nearest(0, source_length, target_length, (range.start, range.len() as u32)));
+        if mirrored {
+            self.first.reverse();
+        }
+        self.ends.clear();
+        for (index, &first) in self.first.iter().enumerate() {
+            self.rows.row(index, 1).1[0] = 1 << WEIGHT_BITS;
+            self.rows.start_at(index, 0);
+            self.ends.push(first + 1);
         }
     }
 
@@ -217,6 +274,50 @@ impl Axis {
     }
 }
 
+/// A curve of weights over the distance from the middle.
+struct Curve<F> {
+    /// Where it ends.
+    support: f64,
+    /// Whether it is widened to the step between outputs.
+    is_widened: bool,
+    weight: F,
+}
+
+#[inline(always)]
+fn triangle(distance: f64) -> f64 {
+    if distance < 1.0 { 1.0 - distance } else { 0.0 }
+}
+
+/// The cubic convolution of Keys (1981) with a = -0.5, in the order of operations of Pillow's `bicubic_filter`.
+#[inline(always)]
+fn cubic(distance: f64) -> f64 {
+    const A: f64 = -0.5;
+    if distance < 1.0 {
+        ((A + 2.0) * distance - (A + 3.0)) * distance * distance + 1.0
+    } else if distance < 2.0 {
+        (((distance - 5.0) * distance + 8.0) * distance - 4.0) * A
+    } else {
+        0.0
+    }
+}
+
+/// Of a length of `from` pixels at `start`, resized to `to`: the source pixels under the middle of outputs `first` ..
+/// `first + count`. Pillow adds the step up, pixel by pixel, and so must we.
+pub fn nearest(start: u32, from: u32, to: u32, (first, count): (u32, u32)) -> impl Iterator<Item = u32> {
+    let step = f64::from(from) / f64::from(to);
+    let mut place = f64::from(start) + step * 0.5;
+    for _ in 0..first {
+        place += step;
+    }
+    let last = start + from - 1;
+    (0..count).map(move |_| {
+        // Sums of rounded steps may end a hair past the last pixel.
+        let pixel = (place as u32).min(last);
+        place += step;
+        pixel
+    })
+}
+
 impl WeightRows {
     /// Makes room for `count` rows of up to `taps` weights, all zero.
     fn prepare(&mut self, count: usize, taps: usize) {
@@ -244,9 +345,9 @@ impl WeightRows {
 mod tests {
     use super::*;
 
-    fn check(source: u32, target: u32, range: Range<u32>, mirrored: bool) {
+    fn check(source: u32, target: u32, range: Range<u32>, mirrored: bool, resampling: Resampling) {
         let mut axis = Axis::default();
-        axis.prepare(source, target, range.clone(), mirrored);
+        axis.prepare(source, target, range.clone(), mirrored, resampling);
         let width = axis.source().end - axis.source().start;
         assert_eq!(axis.output_count(), range.len());
         assert!(axis.source().end <= source);
@@ -265,9 +366,13 @@ mod tests {
     fn weights_add_up_and_stay_inside() {
         for source in [1, 2, 3, 5, 17, 223, 224, 225, 448, 500, 4096] {
             for target in [1, 2, 3, 7, 224, 256] {
-                check(source, target, 0..target, false);
-                check(source, target, 0..target, true);
-                check(source, target, target / 2..target, false);
+                for resampling in
+                    [Resampling::Bilinear, Resampling::BilinearAliased, Resampling::Bicubic, Resampling::Nearest]
+                {
+                    check(source, target, 0..target, false, resampling);
+                    check(source, target, 0..target, true, resampling);
+                    check(source, target, target / 2..target, false, resampling);
+                }
             }
         }
     }
@@ -275,8 +380,8 @@ mod tests {
     #[test]
     fn mirroring_reverses_the_outputs() {
         let (mut straight, mut mirrored) = (Axis::default(), Axis::default());
-        straight.prepare(300, 224, 0..224, false);
-        mirrored.prepare(300, 224, 0..224, true);
+        straight.prepare(300, 224, 0..224, false, Resampling::Bicubic);
+        mirrored.prepare(300, 224, 0..224, true, Resampling::Bicubic);
         for output in 0..224 {
             assert_eq!(straight.pairs_of(output), mirrored.pairs_of(223 - output));
         }
@@ -285,7 +390,7 @@ mod tests {
     #[test]
     fn equal_lengths_copy() {
         let mut axis = Axis::default();
-        axis.prepare(5, 5, 1..4, false);
+        axis.prepare(5, 5, 1..4, false, Resampling::Bilinear);
         assert!(axis.is_copy());
         assert_eq!(axis.source(), 1..4);
         assert_eq!(axis.pair_count(), 1);

@@ -1,14 +1,15 @@
-//! Where each output pixel comes from: transforms, the image's size and a sample's random streams become boxes.
+//! Where each output pixel comes from, for what a resample can do: boxes, sizes, windows, mirrors.
 //!
 //! Pure arithmetic, the same on every CPU: IEEE operations, and `libm` for exp and log. Semantics are those of
-//! torchvision's transforms v2. A chain of transforms is folded into as few [`Stage`]s as possible, each one resample:
-//! crops and flips never cost a pass, and what later transforms cut away is never computed.
+//! torchvision's transforms v2.
+
+use serde::Serialize;
 
 use crate::decode::Region;
 use crate::error::{FaultClass, SampleFault};
-use crate::spec::{ResizeTo, Transform};
+use crate::spec::{Channels, PaddingMode, Resampling, ResizeTo};
 
-use super::philox::{Draw, OperationStream, below, uniform, unit};
+use super::philox::{OperationStream, below, uniform};
 
 /// Attempts of RandomResizedCrop at a box that fits, before it falls back to the middle.
 const CROP_ATTEMPTS: u64 = 10;
@@ -17,7 +18,7 @@ const CROP_ATTEMPTS: u64 = 10;
 const SIDE_MAX: u64 = 1 << 30;
 
 /// A rectangle in a resized image, which may reach beyond it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Window {
     /// First column; negative where the output is padded.
     pub left: i64,
@@ -30,12 +31,13 @@ pub struct Window {
 }
 
 impl Window {
-    fn whole(width: u32, height: u32) -> Self {
+    /// The whole of an image of this size.
+    pub fn whole(width: u32, height: u32) -> Self {
         Self { left: 0, top: 0, width, height }
     }
 
     /// What both have in common.
-    fn common(self, other: Self) -> Option<Self> {
+    pub fn common(self, other: Self) -> Option<Self> {
         let left = self.left.max(other.left);
         let top = self.top.max(other.top);
         let right = (self.left + i64::from(self.width)).min(other.left + i64::from(other.width));
@@ -55,18 +57,33 @@ pub struct Stage {
     pub resized: (u32, u32),
     /// The output, in coordinates of the resized region, before mirroring.
     pub window: Window,
-    /// Where the output has pixels; elsewhere it is zero. `None`: it is all padding.
+    /// Where the output has pixels; elsewhere it has the colour `fill`. `None`: it is all padding.
     pub visible: Option<Window>,
+    /// Colour of the padding.
+    pub fill: Channels,
     /// Whether the output is mirrored left to right.
     pub mirrored: bool,
+    /// Whether the output is mirrored top to bottom.
+    pub upside_down: bool,
+    /// How pixels are mixed.
+    pub resampling: Resampling,
 }
 
 impl Stage {
     /// An image as it is.
-    fn of_image(width: u32, height: u32) -> Self {
+    pub fn of_image(width: u32, height: u32) -> Self {
         let whole = Window::whole(width, height);
         let source = Region::whole(width, height);
-        Self { source, resized: (width, height), window: whole, visible: Some(whole), mirrored: false }
+        Self {
+            source,
+            resized: (width, height),
+            window: whole,
+            visible: Some(whole),
+            fill: [0; 3],
+            mirrored: false,
+            upside_down: false,
+            resampling: Resampling::Bilinear,
+        }
     }
 
     /// (width, height) of the output.
@@ -74,22 +91,45 @@ impl Stage {
         (self.window.width, self.window.height)
     }
 
+    /// Whether it gives its source, which is the whole of an image of this size, back.
+    pub fn is_identity(&self, width: u32, height: u32) -> bool {
+        *self == Self { fill: self.fill, resampling: self.resampling, ..Self::of_image(width, height) }
+    }
+
     /// Whether it only crops, so that another crop or a resize can join it.
-    fn is_plain(&self) -> bool {
+    pub fn is_plain(&self) -> bool {
         self.resized == (self.source.width, self.source.height) && self.visible == Some(self.window)
     }
 
-    /// Narrows the output to a window given in the output's coordinates.
-    fn narrow(&mut self, inner: Window) {
+    /// Whether narrowing it to `inner` is possible: its padding has one colour.
+    pub fn can_narrow(&self, inner: Window, fill: Channels) -> bool {
+        let (width, height) = self.output();
+        self.visible == Some(self.window)
+            || self.fill == fill
+            || inner.common(Window::whole(width, height)) == Some(inner)
+    }
+
+    /// Narrows the output to a window given in the output's coordinates; where that reaches beyond, it is padded with
+    /// `fill`.
+    pub fn narrow(&mut self, inner: Window, fill: Channels) {
+        if self.visible == Some(self.window) {
+            self.fill = fill;
+        }
         let left =
             if self.mirrored { i64::from(self.window.width) - inner.left - i64::from(inner.width) } else { inner.left };
-        let window = Window { left: self.window.left + left, top: self.window.top + inner.top, ..inner };
+        let top = if self.upside_down {
+            i64::from(self.window.height) - inner.top - i64::from(inner.height)
+        } else {
+            inner.top
+        };
+        let window = Window { left: self.window.left + left, top: self.window.top + top, ..inner };
         self.window = window;
         self.visible = self.visible.and_then(|visible| visible.common(window));
     }
 
     /// Resizes the output of a plain stage.
-    fn resize(&mut self, width: u32, height: u32) {
+    pub fn resize(&mut self, width: u32, height: u32, resampling: Resampling) {
+        self.resampling = resampling;
         // A plain window lies within the source.
         self.source = Region {
             left: self.source.left + self.window.left as u32,
@@ -103,85 +143,8 @@ impl Stage {
     }
 }
 
-/// Appends to `stages` what `transforms` make of an image of `width` x `height`. At least one stage.
-pub fn plan(
-    transforms: &[Transform],
-    (width, height): (u32, u32),
-    draw: Draw,
-    pixels_max: u64,
-    stages: &mut Vec<Stage>,
-) -> Result<(), SampleFault> {
-    stages.clear();
-    let mut stage = Stage::of_image(width, height);
-    for (index, transform) in transforms.iter().enumerate() {
-        let stream = draw.operation(index);
-        let (width, height) = stage.output();
-        match *transform {
-            Transform::RandomResizedCrop { size: [to_height, to_width], scale, ratio } => {
-                let crop = random_box((width, height), scale, ratio, stream);
-                if !stage.is_plain() {
-                    stages.push(stage);
-                    stage = Stage::of_image(width, height);
-                }
-                stage.narrow(crop);
-                stage.resize(to_width, to_height);
-            }
-            Transform::Resize { to } => {
-                let (to_width, to_height) = resized_size((width, height), to)?;
-                if (to_width, to_height) != (width, height) {
-                    if !stage.is_plain() {
-                        stages.push(stage);
-                        stage = Stage::of_image(width, height);
-                    }
-                    stage.resize(to_width, to_height);
-                }
-            }
-            Transform::CenterCrop { size: [to_height, to_width] } => {
-                stage.narrow(Window {
-                    left: center(width, to_width),
-                    top: center(height, to_height),
-                    width: to_width,
-                    height: to_height,
-                });
-            }
-            Transform::RandomHorizontalFlip { p } => stage.mirrored ^= unit(stream.block(0)[0]) < p,
-        }
-    }
-    stages.push(stage);
-    narrow_to_need(stages);
-    check_stages(stages, pixels_max)
-}
-
-/// Makes every stage compute only what the next one reads.
-fn narrow_to_need(stages: &mut [Stage]) {
-    for index in (1..stages.len()).rev() {
-        let need = stages[index].source;
-        stages[index - 1].narrow(Window {
-            left: need.left.into(),
-            top: need.top.into(),
-            width: need.width,
-            height: need.height,
-        });
-        stages[index].source = Region::whole(need.width, need.height);
-    }
-}
-
-/// Refuses intermediate images over the limit; the last stage's size is the job's own.
-fn check_stages(stages: &[Stage], pixels_max: u64) -> Result<(), SampleFault> {
-    for stage in &stages[..stages.len() - 1] {
-        let (width, height) = stage.output();
-        let pixels = u64::from(width) * u64::from(height);
-        if pixels > pixels_max {
-            let message =
-                format!("a transform makes {width}x{height} = {pixels} pixels, the limit is {pixels_max} (max_pixels)");
-            return Err(SampleFault::new(FaultClass::TooLarge, message));
-        }
-    }
-    Ok(())
-}
-
 /// The box of RandomResizedCrop. One block of random words an attempt: area, ratio, top, left.
-fn random_box((width, height): (u32, u32), scale: [f64; 2], ratio: [f64; 2], stream: OperationStream) -> Window {
+pub fn random_box((width, height): (u32, u32), scale: [f64; 2], ratio: [f64; 2], stream: OperationStream) -> Window {
     let area = f64::from(width) * f64::from(height);
     let log_ratio = [libm::log(ratio[0]), libm::log(ratio[1])];
     for attempt in 0..CROP_ATTEMPTS {
@@ -236,7 +199,7 @@ pub fn resized_size((width, height): (u32, u32), to: ResizeTo) -> Result<(u32, u
 }
 
 /// Where a centred crop of `crop` pixels starts in `length` pixels; negative where it pads.
-fn center(length: u32, crop: u32) -> i64 {
+pub fn center(length: u32, crop: u32) -> i64 {
     if crop > length {
         -i64::from((crop - length) / 2)
     } else {
@@ -244,23 +207,67 @@ fn center(length: u32, crop: u32) -> i64 {
     }
 }
 
+/// The window of RandomCrop in an image of `width` x `height`, which may reach beyond it: with `padding` (left, top,
+/// right, bottom) added, and twice what is still missing with `pad_if_needed`, as torchvision does. Words: top, left.
+pub fn random_window(
+    (width, height): (u32, u32),
+    [to_height, to_width]: [u32; 2],
+    padding: [u32; 4],
+    pad_if_needed: bool,
+    stream: OperationStream,
+) -> Result<Window, SampleFault> {
+    let words = stream.block(0);
+    let [left, top, right, bottom] = padding;
+    let place = |length: u32, before: u32, after: u32, crop: u32, word: u64| {
+        let mut before = i64::from(before);
+        let mut padded = i64::from(length) + before + i64::from(after);
+        let missing = i64::from(crop) - padded;
+        if missing > 0 {
+            if !pad_if_needed {
+                return Err(padded);
+            }
+            before += missing;
+            padded += 2 * missing;
+        }
+        // Sides and paddings are limited, so this fits.
+        Ok(i64::from(below(word, (padded - i64::from(crop) + 1) as u32)) - before)
+    };
+    let too_small = |padded: i64| {
+        let message = format!(
+            "RandomCrop takes {to_width}x{to_height} pixels, the image has {width}x{height}, one side {padded} with its \
+             padding: give pad_if_needed=True, or Resize first"
+        );
+        SampleFault::new(FaultClass::Unsupported, message)
+    };
+    let top = place(height, top, bottom, to_height, words[0]).map_err(too_small)?;
+    let left = place(width, left, right, to_width, words[1]).map_err(too_small)?;
+    Ok(Window { left, top, width: to_width, height: to_height })
+}
+
+/// The pixel of a length of `length` that a border shows at `place`, which may lie outside.
+pub fn border(place: i64, length: u32, mode: PaddingMode) -> u32 {
+    let length = i64::from(length);
+    let pixel = match mode {
+        PaddingMode::Constant | PaddingMode::Edge => place.clamp(0, length - 1),
+        PaddingMode::Reflect if length == 1 => 0,
+        PaddingMode::Reflect => {
+            let turn = place.rem_euclid(2 * (length - 1));
+            turn.min(2 * (length - 1) - turn)
+        }
+        PaddingMode::Symmetric => {
+            let turn = place.rem_euclid(2 * length);
+            turn.min(2 * length - 1 - turn)
+        }
+    };
+    pixel as u32
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::philox::Draw;
     use super::*;
-
-    const DRAW: Draw = Draw { seed: 11, epoch: 0, sample: 7 };
-
-    fn random_resized_crop(size: u32) -> Transform {
-        Transform::RandomResizedCrop { size: [size; 2], scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] }
-    }
-
-    fn stages(transforms: &[Transform], size: (u32, u32)) -> Vec<Stage> {
-        let mut stages = Vec::new();
-        plan(transforms, size, DRAW, 1 << 28, &mut stages).expect("within the limits");
-        stages
-    }
 
     fn check_resized(size: (u32, u32), to: ResizeTo, expected: (u32, u32)) {
         assert_eq!(resized_size(size, to).expect("within the limits"), expected, "{size:?} to {to:?}");
@@ -286,95 +293,38 @@ mod tests {
     }
 
     #[test]
-    fn crop_and_flip_are_one_stage() {
-        let flip = Transform::RandomHorizontalFlip { p: 1.0 };
-        let found = stages(&[random_resized_crop(224), flip.clone()], (500, 375));
-        assert_eq!(found.len(), 1);
-        assert!(found[0].mirrored);
-        // Flipping first mirrors the box, not the draw.
-        let flipped = stages(&[flip, random_resized_crop(224)], (500, 375));
-        assert_eq!(flipped.len(), 1);
-        assert_eq!(flipped[0].resized, (224, 224));
-    }
-
-    #[test]
-    fn resize_and_centre_crop_are_one_stage() {
-        let chain = [Transform::Resize { to: ResizeTo::ShortSide(256) }, Transform::CenterCrop { size: [224, 224] }];
-        let found = stages(&chain, (500, 375));
-        let window = Window { left: 58, top: 16, width: 224, height: 224 };
-        let expected = Stage {
-            source: Region::whole(500, 375),
-            resized: (341, 256),
-            window,
-            visible: Some(window),
-            mirrored: false,
-        };
-        assert_eq!(found, [expected]);
-    }
-
-    #[test]
-    fn a_resample_after_a_resample_reads_only_what_it_needs() {
-        let found = stages(&[Transform::Resize { to: ResizeTo::ShortSide(512) }, random_resized_crop(224)], (500, 375));
-        assert_eq!(found.len(), 2);
-        assert_eq!(found[0].resized, (682, 512));
-        assert_eq!(found[1].source, Region::whole(found[0].window.width, found[0].window.height));
-        assert!(found[0].window.width < 682 || found[0].window.height < 512);
-    }
-
-    #[test]
-    fn what_a_crop_cut_away_does_not_come_back() {
-        let chain = [Transform::CenterCrop { size: [2, 2] }, Transform::CenterCrop { size: [6, 6] }];
-        let found = stages(&chain, (4, 4));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].window, Window { left: -1, top: -1, width: 6, height: 6 });
-        assert_eq!(found[0].visible, Some(Window { left: 1, top: 1, width: 2, height: 2 }));
-    }
-
-    #[test]
     fn narrow_images_fall_back_to_the_middle() {
         assert_eq!(middle_box((1, 1024), [0.75, 4.0 / 3.0]), Window { left: 0, top: 511, width: 1, height: 1 });
         assert_eq!(middle_box((1024, 1), [0.75, 4.0 / 3.0]), Window { left: 511, top: 0, width: 1, height: 1 });
         assert_eq!(middle_box((1, 1), [10.0, 20.0]), Window::whole(1, 1));
     }
 
-    fn transform() -> impl Strategy<Value = Transform> {
-        let side = 1..600u32;
-        prop_oneof![
-            (side.clone(), side.clone(), 0.001..1.0f64, 0.05..1.0f64).prop_map(|(height, width, area, ratio)| {
-                Transform::RandomResizedCrop { size: [height, width], scale: [area, 1.0], ratio: [ratio, 1.0 / ratio] }
-            }),
-            side.clone().prop_map(|short| Transform::Resize { to: ResizeTo::ShortSide(short) }),
-            (side.clone(), side.clone())
-                .prop_map(|(height, width)| Transform::Resize { to: ResizeTo::Exact([height, width]) }),
-            (side.clone(), side).prop_map(|(height, width)| Transform::CenterCrop { size: [height, width] }),
-            (0.0..1.0f64).prop_map(|p| Transform::RandomHorizontalFlip { p }),
-        ]
+    #[test]
+    fn borders_are_those_of_numpy_pad() {
+        let check = |mode, expected: [u32; 9]| {
+            let found: Vec<u32> = (-3..6).map(|place| border(place, 3, mode)).collect();
+            assert_eq!(found, expected, "{mode:?}");
+            assert_eq!(border(-2, 1, mode), 0);
+        };
+        check(PaddingMode::Edge, [0, 0, 0, 0, 1, 2, 2, 2, 2]);
+        check(PaddingMode::Reflect, [1, 2, 1, 0, 1, 2, 1, 0, 1]);
+        check(PaddingMode::Symmetric, [2, 1, 0, 0, 1, 2, 2, 1, 0]);
+    }
+
+    #[test]
+    fn crops_lie_within_the_padded_image() {
+        let stream = |sample| Draw { seed: 1, epoch: 0, sample }.operation(0);
+        for sample in 0..200 {
+            let window = random_window((32, 20), [32, 32], [4; 4], true, stream(sample)).expect("padded");
+            assert!((-4..=4).contains(&window.left), "{window:?}");
+            // 32 - (20 + 8) = 4 are missing, so 8 are added on each side.
+            assert!((-8..=-4).contains(&window.top), "{window:?}");
+        }
+        let fault = random_window((32, 20), [32, 32], [4; 4], false, stream(0)).expect_err("28 rows");
+        assert!(fault.message.contains("one side 28"), "{fault}");
     }
 
     proptest! {
-        #[test]
-        fn boxes_lie_within_their_image(
-            size in (1..=4096u32, 1..=4096u32),
-            chain in prop::collection::vec(transform(), 1..5),
-            (seed, epoch, sample) in any::<(u64, u64, u64)>(),
-        ) {
-            let mut stages = Vec::new();
-            let limit = u64::MAX;
-            plan(&chain, size, Draw { seed, epoch, sample }, limit, &mut stages).expect("no limit");
-            let mut source = size;
-            for stage in &stages {
-                prop_assert!(stage.source.is_within(source.0, source.1), "{stage:?} in {source:?}");
-                prop_assert!(stage.resized.0 >= 1 && stage.resized.1 >= 1);
-                prop_assert!(stage.window.width >= 1 && stage.window.height >= 1);
-                if let Some(visible) = stage.visible {
-                    let resized = Window::whole(stage.resized.0, stage.resized.1);
-                    prop_assert_eq!(visible.common(resized), Some(visible));
-                    prop_assert_eq!(visible.common(stage.window), Some(visible));
-                }
-                source = stage.output();
-            }
-        }
-
         #[test]
         fn random_boxes_keep_to_their_image(
             size in (1..=4096u32, 1..=4096u32),

@@ -8,10 +8,11 @@ use serde::Deserialize;
 
 use crate::decode::{Decoder, Reduction, Region};
 use crate::error::{FaultClass, SampleFault};
-use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, ResizeTo, Transform};
+use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, Resampling, ResizeTo, Transform};
 
-use super::geometry::{self, Stage, Window};
+use super::geometry::{Stage, Window};
 use super::philox::{below, philox4x64};
+use super::plan::{self, Sample, Step};
 use super::resize::Path;
 use super::{Draw, ImageRecipe, ImageWorker};
 
@@ -171,16 +172,17 @@ fn box_stage([left, top, width, height]: [u32; 4], [to_height, to_width]: [u32; 
         window,
         visible: Some(window),
         mirrored,
+        ..Stage::of_image(to_width, to_height)
     }
 }
 
 fn run_stage(worker: &mut ImageWorker, bytes: &[u8], stage: Stage, layout: PixelLayout) -> Vec<u8> {
-    let plan = |_, stages: &mut Vec<Stage>| {
-        *stages = vec![stage];
+    let plan = |_, steps: &mut Vec<Step>| {
+        *steps = vec![Step::Resample(stage)];
         Ok(())
     };
     worker
-        .run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), plan)
+        .run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), None, plan)
         .expect("a stage over a good image")
         .to_vec()
 }
@@ -227,9 +229,10 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
         // Every transform keeps its place in the list, since its stream depends on it.
         let mut alone = vec![Transform::RandomHorizontalFlip { p: 0.0 }; transforms.len()];
         alone[index] = transforms[index].clone();
-        let mut stages = Vec::new();
-        geometry::plan(&alone, size, draw, PIXELS_MAX, &mut stages).expect("within the limits");
-        let [stage] = stages[..] else { panic!("one transform is one stage") };
+        let mut steps = Vec::new();
+        let sample = Sample { size, draw, view: 0, pixels_max: PIXELS_MAX };
+        plan::plan(&alone, sample, &mut steps).expect("within the limits");
+        let [Step::Resample(stage)] = steps[..] else { panic!("one transform is one stage") };
         pixels.resize(pixels.len() + crate::decode::STRIP_SLACK, 0);
         let mut output = Vec::new();
         let rows = |region| Ok(crate::decode::Strips::of_pixels(&pixels, size.0, region));
@@ -241,17 +244,34 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
     pixels
 }
 
+/// Not the nearest pixel: where two are equally near, a mirrored resize picks the other one. Its picks are compared with
+/// Pillow's by the Python tests.
+fn resampling() -> impl Strategy<Value = Resampling> {
+    prop::sample::select(vec![Resampling::Bilinear, Resampling::BilinearAliased, Resampling::Bicubic])
+}
+
 fn transform() -> impl Strategy<Value = Transform> {
     let side = 1..80u32;
     prop_oneof![
-        (side.clone(), side.clone(), 0.01..1.0f64, 0.3..1.0f64).prop_map(|(height, width, area, ratio)| {
-            Transform::RandomResizedCrop { size: [height, width], scale: [area, 1.0], ratio: [ratio, 1.0 / ratio] }
+        (side.clone(), side.clone(), 0.01..1.0f64, 0.3..1.0f64, resampling()).prop_map(
+            |(height, width, area, ratio, resampling)| {
+                Transform::RandomResizedCrop {
+                    size: [height, width],
+                    scale: [area, 1.0],
+                    ratio: [ratio, 1.0 / ratio],
+                    resampling,
+                }
+            }
+        ),
+        (side.clone(), resampling())
+            .prop_map(|(short, resampling)| Transform::Resize { to: ResizeTo::ShortSide(short), resampling }),
+        (side.clone(), side.clone(), resampling()).prop_map(|(height, width, resampling)| Transform::Resize {
+            to: ResizeTo::Exact([height, width]),
+            resampling
         }),
-        side.clone().prop_map(|short| Transform::Resize { to: ResizeTo::ShortSide(short) }),
-        (side.clone(), side.clone())
-            .prop_map(|(height, width)| Transform::Resize { to: ResizeTo::Exact([height, width]) }),
         (side.clone(), side).prop_map(|(height, width)| Transform::CenterCrop { size: [height, width] }),
         (0.0..1.0f64).prop_map(|p| Transform::RandomHorizontalFlip { p }),
+        (0.0..1.0f64).prop_map(|p| Transform::RandomVerticalFlip { p }),
     ]
 }
 
@@ -270,7 +290,7 @@ proptest! {
         transforms.push(Transform::CenterCrop { size: [last, last] });
         let draw = Draw { seed, epoch: 1, sample: 2 };
         let bytes = read(file);
-        let spec = ImageSpec { transforms: transforms.clone(), layout, max_pixels: PIXELS_MAX, decode: DecodeSpec::default() };
+        let spec = ImageSpec { transforms: transforms.clone(), layout, max_pixels: PIXELS_MAX, ..ImageSpec::default() };
         let recipe = ImageRecipe::compile(&spec).expect("the last transform fixes the size");
         let mut found = Vec::new();
         for path in paths() {
@@ -295,7 +315,12 @@ fn strips_and_paths_give_the_same_pixels() {
     for (index, (name, bytes)) in decodable("strips_and_paths_give_the_same_pixels").into_iter().enumerate() {
         let (size, whole) = decode(&mut decoder, &bytes, None).expect("a good image");
         let transforms = [
-            Transform::RandomResizedCrop { size: [224, 224], scale: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] },
+            Transform::RandomResizedCrop {
+                size: [224, 224],
+                scale: [0.08, 1.0],
+                ratio: [0.75, 4.0 / 3.0],
+                resampling: Resampling::Bilinear,
+            },
             Transform::RandomHorizontalFlip { p: 0.5 },
         ];
         let draw = Draw { seed: 5, epoch: 0, sample: index as u64 };
@@ -304,7 +329,7 @@ fn strips_and_paths_give_the_same_pixels() {
             transforms: transforms.to_vec(),
             layout: PixelLayout::Nhwc,
             max_pixels: PIXELS_MAX,
-            decode: DecodeSpec::default(),
+            ..ImageSpec::default()
         };
         let recipe = ImageRecipe::compile(&spec).expect("a fixed size");
         for worker in &mut workers {
@@ -318,12 +343,12 @@ fn strips_and_paths_give_the_same_pixels() {
 #[test]
 fn oddities_are_counted() {
     let mut worker = ImageWorker::new().expect("a worker");
-    let resize = Transform::Resize { to: ResizeTo::Exact([8, 8]) };
+    let resize = Transform::Resize { to: ResizeTo::Exact([8, 8]), resampling: Resampling::Bilinear };
     let spec = ImageSpec {
         transforms: vec![resize],
         layout: PixelLayout::Nhwc,
         max_pixels: PIXELS_MAX,
-        decode: DecodeSpec::default(),
+        ..ImageSpec::default()
     };
     let recipe = ImageRecipe::compile(&spec).expect("a fixed size");
     let draw = Draw { seed: 0, epoch: 0, sample: 0 };

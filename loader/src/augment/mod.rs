@@ -1,34 +1,51 @@
 //! A sample's bytes to its row's finished pixels: [`ImageRecipe`] is an [`ImageSpec`] that has been checked,
 //! [`ImageWorker`] carries it out.
 //!
-//! [`philox`] supplies the random numbers, [`geometry`] turns them into boxes, [`axis`] into weights, and [`resize`]
-//! makes pixels from the strips that [`crate::decode`] hands on. Everything a sample needs stays in its worker's memory.
+//! [`philox`] supplies the random numbers, [`plan`] turns transforms into steps (and says which recipes fuse),
+//! [`geometry`] has the boxes, [`axis`] the weights, and [`resize`] makes pixels from the strips that
+//! [`crate::decode`] hands on. [`operation`] does what a resample cannot ([`colour`], [`filter`], [`warp`], the
+//! [`policy`] of AutoAugment and its like), [`finish`] makes floats and planes. Everything a sample needs stays in its
+//! worker's memory.
 
 pub mod axis;
+mod check;
+pub mod colour;
+pub mod filter;
+pub mod finish;
 pub mod geometry;
 #[cfg(test)]
 mod golden;
+pub mod operation;
 pub mod philox;
+pub mod plan;
+pub mod policy;
 pub mod resize;
+pub mod warp;
 
+use crate::batch::Dtype;
 use crate::decode::orientation::Orientation;
 use crate::decode::{Decoder, Reduction, Region, STRIP_SLACK, Strips};
 use crate::error::{Error, Result, SampleFault};
-use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, ResizeTo, Transform};
+use crate::spec::{DecodeSpec, FloatType, ImageSpec, PixelLayout, Resampling, Transform};
 
+use finish::Finish;
 use geometry::Stage;
+use operation::OperationMemory;
 pub use philox::Draw;
+use plan::{Sample, Step};
 use resize::{Path, Resampler, Target};
 
 /// Longest side of an output.
 pub const OUTPUT_SIDE_MAX: u32 = 1 << 14;
 
 /// A checked image spec: its output size is fixed and its arguments make sense.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ImageRecipe {
     spec: ImageSpec,
     height: u32,
     width: u32,
+    /// Conversion to floats, where there is one.
+    finish: Option<Box<Finish>>,
 }
 
 impl ImageRecipe {
@@ -38,30 +55,9 @@ impl ImageRecipe {
         if spec.max_pixels == 0 {
             return Err(Error::config("max_pixels must be at least 1"));
         }
-        let mut size = None;
-        for transform in &spec.transforms {
-            check_transform(transform)?;
-            size = match *transform {
-                Transform::RandomResizedCrop { size, .. } | Transform::CenterCrop { size } => Some(size),
-                Transform::Resize { to: ResizeTo::Exact(size) } => Some(size),
-                Transform::Resize { to: ResizeTo::ShortSide(short) } => {
-                    size.map(|[height, width]| short_side(height, width, short)).transpose()?
-                }
-                Transform::RandomHorizontalFlip { .. } => size,
-            };
-        }
-        let Some([height, width]) = size else {
-            let why = if spec.transforms.iter().any(|transform| matches!(transform, Transform::Resize { .. })) {
-                "Resize(n) fixes only the shorter side"
-            } else {
-                "no transform fixes the size"
-            };
-            return Err(Error::config(format!(
-                "the rows of a batch need one size, but {why}: add CenterCrop(n) or RandomResizedCrop(n), or give \
-                 Resize both sides, Resize((height, width))"
-            )));
-        };
-        Ok(Self { spec: spec.clone(), height, width })
+        let [height, width] = check::check_list(&spec.transforms)?;
+        let finish = Finish::of(&spec.transforms).map(Box::new);
+        Ok(Self { spec: spec.clone(), height, width, finish })
     }
 
     /// (height, width) of a row's image.
@@ -69,9 +65,19 @@ impl ImageRecipe {
         (self.height, self.width)
     }
 
-    /// Bytes of a row: height x width x 3.
+    /// Type of a row's values.
+    pub fn dtype(&self) -> Dtype {
+        match self.finish.as_ref().map(|finish| finish.dtype()) {
+            None => Dtype::Uint8,
+            Some(FloatType::Float32) => Dtype::Float32,
+            Some(FloatType::Float16) => Dtype::Float16,
+            Some(FloatType::Bfloat16) => Dtype::Bfloat16,
+        }
+    }
+
+    /// Bytes of a row: height x width x 3 values.
     pub fn row_bytes(&self) -> usize {
-        self.height as usize * self.width as usize * 3
+        self.height as usize * self.width as usize * 3 * self.dtype().bytes() as usize
     }
 
     /// Its transforms, whose draws a mask can share.
@@ -79,61 +85,48 @@ impl ImageRecipe {
         &self.spec.transforms
     }
 
-    /// What the recipe does to an image of this size in this draw, without an image: the boxes, one stage a resample.
+    /// What the recipe does to an image of this size in this draw, without an image.
+    pub fn steps(&self, width: u32, height: u32, draw: Draw) -> Result<Vec<Step>, SampleFault> {
+        let mut steps = Vec::new();
+        plan::plan(&self.spec.transforms, self.sample((width, height), draw), &mut steps)?;
+        Ok(steps)
+    }
+
+    /// Of [`ImageRecipe::steps`] the resamples.
     pub fn stages(&self, width: u32, height: u32, draw: Draw) -> Result<Vec<Stage>, SampleFault> {
-        let mut stages = Vec::new();
-        geometry::plan(&self.spec.transforms, (width, height), draw, self.spec.max_pixels, &mut stages)?;
-        Ok(stages)
+        let stage = |step| match step {
+            Step::Resample(stage) => Some(stage),
+            _ => None,
+        };
+        Ok(self.steps(width, height, draw)?.into_iter().filter_map(stage).collect())
     }
-}
 
-/// Refuses arguments that cannot be.
-fn check_transform(transform: &Transform) -> Result<()> {
-    let check_size = |name: &str, sides: &[u32]| match sides.iter().find(|side| !(1..=OUTPUT_SIDE_MAX).contains(*side))
-    {
-        Some(side) => Err(Error::config(format!("{name}: a side must be 1 to {OUTPUT_SIDE_MAX} pixels, got {side}"))),
-        None => Ok(()),
-    };
-    match *transform {
-        Transform::RandomResizedCrop { size, scale, ratio } => {
-            check_size("RandomResizedCrop", &size)?;
-            let is_range = |[low, high]: [f64; 2]| low > 0.0 && low <= high && high.is_finite();
-            if !is_range(scale) || !is_range(ratio) {
-                return Err(Error::config(format!(
-                    "RandomResizedCrop: scale and ratio are (low, high) with 0 < low <= high, got scale {scale:?}, ratio \
-                     {ratio:?}"
-                )));
-            }
-            Ok(())
-        }
-        Transform::Resize { to: ResizeTo::Exact(size) } => check_size("Resize", &size),
-        Transform::Resize { to: ResizeTo::ShortSide(short) } => check_size("Resize", &[short]),
-        Transform::CenterCrop { size } => check_size("CenterCrop", &size),
-        Transform::RandomHorizontalFlip { p } if (0.0..=1.0).contains(&p) => Ok(()),
-        Transform::RandomHorizontalFlip { p } => {
-            Err(Error::config(format!("RandomHorizontalFlip: p is a probability, 0 to 1, got {p}")))
-        }
+    fn sample(&self, size: (u32, u32), draw: Draw) -> Sample {
+        Sample { size, draw, view: self.spec.view, pixels_max: self.spec.max_pixels }
     }
-}
-
-/// Output size of a resize of the shorter side, where the size before is fixed.
-fn short_side(height: u32, width: u32, short: u32) -> Result<[u32; 2]> {
-    let size = geometry::resized_size((width, height), ResizeTo::ShortSide(short));
-    let (width, height) = size.map_err(|fault| Error::config(format!("Resize: {}", fault.message)))?;
-    check_transform(&Transform::Resize { to: ResizeTo::Exact([height, width]) })?;
-    Ok([height, width])
 }
 
 /// One thread's memory and decoders for carrying recipes out; reused from sample to sample.
 pub struct ImageWorker {
     decoder: Decoder,
+    path: Path,
     resampler: Resampler,
-    stages: Vec<Stage>,
+    steps: Vec<Step>,
     size: (u32, u32),
     orientation: Orientation,
-    output: Vec<u8>,
-    /// Images between stages, where a recipe needs more than one resample: read from one, written to the other.
-    between: [Vec<u8>; 2],
+    images: Images,
+    memory: OperationMemory,
+    /// Floats, or planes, where the last step did not make them.
+    finished: Vec<u8>,
+}
+
+/// The image between two steps, and room for the next.
+#[derive(Default)]
+struct Images {
+    current: Vec<u8>,
+    next: Vec<u8>,
+    /// (width, height) of the current one.
+    size: (u32, u32),
 }
 
 impl ImageWorker {
@@ -146,21 +139,23 @@ impl ImageWorker {
     pub fn with_path(path: Path) -> Result<Self> {
         Ok(Self {
             decoder: Decoder::new()?,
+            path,
             resampler: Resampler::new(path),
-            stages: Vec::new(),
+            steps: Vec::new(),
             size: (0, 0),
             orientation: Orientation::UPRIGHT,
-            output: Vec::new(),
-            between: [Vec::new(), Vec::new()],
+            images: Images::default(),
+            memory: OperationMemory::default(),
+            finished: Vec::new(),
         })
     }
 
     /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`. Returns the row's finished pixels,
     /// [`ImageRecipe::row_bytes`] of them, in this worker's memory.
     pub fn run(&mut self, recipe: &ImageRecipe, bytes: &[u8], draw: Draw) -> Result<&[u8], SampleFault> {
-        let ImageSpec { transforms, layout, max_pixels, decode } = &recipe.spec;
-        let plan = |size, stages: &mut _| geometry::plan(transforms, size, draw, *max_pixels, stages);
-        let pixels = self.run_planned(bytes, *layout, *max_pixels, decode, plan)?;
+        let ImageSpec { transforms, layout, max_pixels, decode, .. } = &recipe.spec;
+        let plan = |size, steps: &mut _| plan::plan(transforms, recipe.sample(size, draw), steps);
+        let pixels = self.run_planned(bytes, *layout, *max_pixels, decode, recipe.finish.as_deref(), plan)?;
         debug_assert_eq!(pixels.len(), recipe.row_bytes());
         Ok(pixels)
     }
@@ -185,38 +180,87 @@ impl ImageWorker {
         self.decoder.warnings()
     }
 
-    /// Decodes `bytes`, lets `plan` fill in the stages for the image's size, and runs them.
+    /// Decodes `bytes`, lets `plan` fill in the steps for the image's size, and runs them.
     fn run_planned(
         &mut self,
         bytes: &[u8],
         layout: PixelLayout,
         pixels_max: u64,
         decode: &DecodeSpec,
-        plan: impl FnOnce((u32, u32), &mut Vec<Stage>) -> Result<(), SampleFault>,
+        finish: Option<&Finish>,
+        plan: impl FnOnce((u32, u32), &mut Vec<Step>) -> Result<(), SampleFault>,
     ) -> Result<&[u8], SampleFault> {
-        let Self { decoder, resampler, stages, size, orientation, output, between: [read, written] } = self;
+        let Self { decoder, path, resampler, steps, size, orientation, images, memory, finished } = self;
         let image = decoder.open_with(bytes, pixels_max, decode)?;
         (*size, *orientation) = (image.stored_size(), image.orientation());
-        plan(image.size(), stages)?;
+        plan(image.size(), steps)?;
         let mut image = Some(image);
-        for (index, stage) in stages.iter().enumerate() {
-            let is_last = index + 1 == stages.len();
-            let layout = if is_last { layout } else { PixelLayout::Nhwc };
-            let pixels = if is_last { &mut *output } else { &mut *written };
-            let image = image.take();
-            let reduction =
-                image.as_ref().map_or(Reduction::NONE, |image| image.reduction(stage.source, stage.resized));
-            let rows = |region| match image {
-                Some(image) => image.reduced_region(region, reduction.factor),
-                None => Ok(Strips::of_pixels(read, stage.source.width, region)),
-            };
-            run_stage(resampler, stage, reduction, layout, pixels, rows)?;
-            if !is_last {
-                written.resize(written.len() + STRIP_SLACK, 0);
-                std::mem::swap(read, written);
+        let mut is_planar = false;
+        for (index, step) in steps.iter().enumerate() {
+            match step {
+                Step::Resample(stage) => {
+                    // Only the last step may make planes: what follows reads pixels.
+                    is_planar = layout == PixelLayout::Nchw && finish.is_none() && index + 1 == steps.len();
+                    let layout = if is_planar { PixelLayout::Nchw } else { PixelLayout::Nhwc };
+                    images.resample(resampler, stage, layout, image.take())?;
+                }
+                Step::Operation(operation) => images.operate(operation, *path, memory),
+                // After the conversion, below.
+                Step::EraseFloats(_) => {}
             }
         }
-        Ok(output)
+        let wanted = if is_planar { PixelLayout::Nhwc } else { layout };
+        match (finish, wanted) {
+            (None, PixelLayout::Nhwc) => return Ok(&images.current),
+            (None, PixelLayout::Nchw) => path.run(|| finish::to_planes(&images.current, finished)),
+            (Some(finish), layout) => {
+                path.run(|| finish.run(&images.current, layout, finished));
+                for step in &*steps {
+                    if let Step::EraseFloats(erase) = step {
+                        finish.erase(erase, finished, images.size, layout);
+                    }
+                }
+            }
+        }
+        Ok(finished)
+    }
+}
+
+impl Images {
+    /// Makes the output of one stage from the decoded `image`, or from the current one.
+    fn resample(
+        &mut self,
+        resampler: &mut Resampler,
+        stage: &Stage,
+        layout: PixelLayout,
+        image: Option<crate::decode::Image<'_>>,
+    ) -> Result<(), SampleFault> {
+        let Self { current, next, size } = self;
+        match image {
+            Some(image) => {
+                // What a reduction does to other curves is neither measured nor bounded, so they read the exact image.
+                let reduction = match stage.resampling {
+                    Resampling::Bilinear => image.reduction(stage.source, stage.resized),
+                    _ => Reduction::NONE,
+                };
+                let rows = |region| image.reduced_region(region, reduction.factor);
+                run_stage(resampler, stage, reduction, layout, next, rows)?;
+            }
+            None => {
+                let pixel_bytes = current.len();
+                current.resize(pixel_bytes + STRIP_SLACK, 0);
+                let rows = |region| Ok(Strips::of_pixels(current, size.0, region));
+                run_stage(resampler, stage, Reduction::NONE, layout, next, rows)?;
+            }
+        }
+        std::mem::swap(current, next);
+        *size = stage.output();
+        Ok(())
+    }
+
+    fn operate(&mut self, operation: &operation::Operation, path: Path, memory: &mut OperationMemory) {
+        operation.run(path, &mut self.current, &mut self.next, self.size, memory);
+        self.size = operation.output(self.size);
     }
 }
 
@@ -232,7 +276,13 @@ fn run_stage<'rows>(
     let (width, height) = stage.output();
     pixels.resize(width as usize * height as usize * 3, 0);
     if stage.visible != Some(stage.window) {
-        pixels.fill(0);
+        match layout {
+            PixelLayout::Nhwc => pixels.as_chunks_mut::<3>().0.fill(stage.fill),
+            PixelLayout::Nchw => {
+                let planes = pixels.chunks_exact_mut(width as usize * height as usize);
+                planes.zip(stage.fill).for_each(|(plane, value)| plane.fill(value));
+            }
+        }
     }
     let Some(visible) = stage.visible else {
         return Ok(());
@@ -242,7 +292,9 @@ fn run_stage<'rows>(
     let before = visible.left - stage.window.left;
     let after = i64::from(width) - before - i64::from(visible.width);
     let left = if stage.mirrored { after } else { before };
-    let top = visible.top - stage.window.top;
+    let above = visible.top - stage.window.top;
+    let below = i64::from(height) - above - i64::from(visible.height);
+    let top = if stage.upside_down { below } else { above };
     let mut target = Target { pixels, width, height, layout };
     resampler.run(&mut rows(region)?, &mut target, (left as u32, top as u32))
 }
@@ -250,17 +302,13 @@ fn run_stage<'rows>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::{PaddingMode, Resampling, ResizeTo};
 
     fn spec(transforms: &[Transform]) -> ImageSpec {
-        ImageSpec {
-            transforms: transforms.to_vec(),
-            layout: PixelLayout::Nhwc,
-            max_pixels: 1 << 26,
-            decode: DecodeSpec::default(),
-        }
+        ImageSpec { transforms: transforms.to_vec(), max_pixels: 1 << 26, ..ImageSpec::default() }
     }
 
-    const SHORT: Transform = Transform::Resize { to: ResizeTo::ShortSide(256) };
+    const SHORT: Transform = Transform::Resize { to: ResizeTo::ShortSide(256), resampling: Resampling::Bilinear };
     const CENTER: Transform = Transform::CenterCrop { size: [224, 192] };
     const FLIP: Transform = Transform::RandomHorizontalFlip { p: 0.5 };
 
@@ -279,17 +327,100 @@ mod tests {
     fn recipes_fix_their_size() {
         check_size(&[SHORT, CENTER], (224, 192));
         check_size(&[FLIP, CENTER, SHORT], (298, 256));
-        check_size(&[Transform::Resize { to: ResizeTo::Exact([10, 20]) }, FLIP], (10, 20));
+        check_size(
+            &[Transform::Resize { to: ResizeTo::Exact([10, 20]), resampling: Resampling::Nearest }, FLIP],
+            (10, 20),
+        );
         check_refused(&[SHORT], "add CenterCrop");
         check_refused(&[SHORT, FLIP], "only the shorter side");
         check_refused(&[FLIP], "no transform fixes the size");
         check_refused(&[], "no transform fixes the size");
         check_refused(&[Transform::CenterCrop { size: [0, 5] }], "got 0");
         check_refused(&[CENTER, Transform::RandomHorizontalFlip { p: 1.5 }], "got 1.5");
-        let crop = |scale, ratio| Transform::RandomResizedCrop { size: [224, 224], scale, ratio };
+        let crop = |scale, ratio| Transform::RandomResizedCrop {
+            size: [224, 224],
+            scale,
+            ratio,
+            resampling: Resampling::Bilinear,
+        };
         check_refused(&[crop([0.5, 0.1], [0.75, 1.3])], "low <= high");
         check_refused(&[crop([0.5, 1.0], [0.0, 1.3])], "0 < low");
         check_refused(&[crop([f64::NAN, 1.0], [0.7, 1.3])], "scale");
         check_refused(&[Transform::CenterCrop { size: [1, 16_000] }, SHORT], "16384");
+    }
+
+    fn pad(padding: [u32; 4]) -> Transform {
+        Transform::Pad { padding, fill: [0; 3], mode: PaddingMode::Edge }
+    }
+
+    const FLOAT: Transform = Transform::ToDtype { dtype: FloatType::Bfloat16, scale: true };
+    const NORMAL: Transform = Transform::Normalize { mean: [0.5; 3], std: [0.2; 3] };
+
+    #[test]
+    fn lists_within_lists_keep_the_size() {
+        let apply = |transforms: &[Transform]| Transform::RandomApply { transforms: transforms.to_vec(), p: 0.5 };
+        let choice = |transforms: &[Transform]| Transform::RandomChoice {
+            transforms: transforms.to_vec(),
+            p: vec![1.0; transforms.len()],
+        };
+        check_size(&[CENTER, pad([1, 2, 3, 4])], (230, 196));
+        check_size(&[CENTER, apply(&[FLIP, FLIP])], (224, 192));
+        check_size(&[CENTER, apply(&[pad([1; 4])]), CENTER], (224, 192));
+        check_size(&[choice(&[CENTER, CENTER])], (224, 192));
+        check_refused(&[CENTER, apply(&[pad([1; 4])])], "no transform fixes the size");
+        check_refused(&[choice(&[CENTER, SHORT])], "no transform fixes the size");
+        check_refused(&[CENTER, apply(&[apply(&[apply(&[FLIP])])])], "2 deep");
+        check_refused(&[CENTER, apply(&[])], "at least one");
+        check_refused(&[CENTER, Transform::RandomChoice { transforms: vec![FLIP], p: vec![] }], "1 transforms and 0");
+        check_refused(&[CENTER, Transform::RandomChoice { transforms: vec![FLIP], p: vec![0.0] }], "above 0");
+    }
+
+    #[test]
+    fn floats_come_last() {
+        let recipe = ImageRecipe::compile(&spec(&[CENTER, FLOAT, NORMAL])).expect("sound");
+        assert_eq!(recipe.row_bytes(), 224 * 192 * 3 * 2);
+        check_refused(&[CENTER, NORMAL], "ToDtype");
+        check_refused(&[CENTER, FLOAT, FLIP], "only Normalize and RandomErasing");
+        check_refused(&[FLOAT, CENTER], "only Normalize and RandomErasing");
+        check_refused(&[CENTER, FLOAT, FLOAT], "only Normalize and RandomErasing");
+        check_refused(&[CENTER, Transform::RandomApply { transforms: vec![FLOAT], p: 1.0 }], "within another");
+        check_refused(&[CENTER, FLOAT, Transform::Normalize { mean: [0.0; 3], std: [0.0; 3] }], "not 0");
+    }
+
+    #[test]
+    fn arguments_make_sense() {
+        let warp = crate::spec::WarpSpec::default();
+        for (transform, words) in [
+            (Transform::RandomSolarize { threshold: 256.0, p: 0.5 }, "at most 255"),
+            (Transform::RandomPosterize { bits: 9, p: 0.5 }, "0 to 8"),
+            (Transform::RandomAdjustSharpness { factor: -1.0, p: 0.5 }, "not negative"),
+            (Transform::GaussianBlur { kernel: [4, 3], sigma: [0.1, 2.0] }, "odd"),
+            (Transform::GaussianBlur { kernel: [3, 3], sigma: [0.0, 2.0] }, "sigma"),
+            (Transform::RandAugment { operations: 2, magnitude: 31, bins: 31, warp }, "below"),
+            (Transform::TrivialAugmentWide { bins: 1, warp }, "at least 2"),
+            (Transform::RandomRotation { degrees: [3.0, 2.0], warp }, "degrees"),
+            (Transform::RandomPerspective { distortion: 1.5, p: 0.5, warp }, "0 to 1"),
+            (
+                Transform::RandomAffine {
+                    degrees: [0.0; 2],
+                    translate: None,
+                    scale: Some([0.0, 1.0]),
+                    shear: None,
+                    warp,
+                },
+                "scale",
+            ),
+            (
+                Transform::ColorJitter { brightness: Some([-1.0, 1.0]), contrast: None, saturation: None, hue: None },
+                "brightness",
+            ),
+            (
+                Transform::ColorJitter { brightness: None, contrast: None, saturation: None, hue: Some([-0.6, 0.1]) },
+                "hue",
+            ),
+            (Transform::RandomErasing { p: 0.5, scale: [0.1, 1.1], ratio: [0.3, 3.3], value: None }, "scale"),
+        ] {
+            check_refused(&[CENTER, transform], words);
+        }
     }
 }

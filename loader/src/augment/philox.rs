@@ -41,12 +41,39 @@ pub struct Draw {
 impl Draw {
     /// The stream of the operation at `index` in the list of transforms.
     pub fn operation(self, index: usize) -> OperationStream {
-        OperationStream { draw: self, operation: index as u64 }
+        self.operation_at(OperationPath::of(0, index))
+    }
+
+    /// The stream of the operation at `path`.
+    pub fn operation_at(self, path: OperationPath) -> OperationStream {
+        OperationStream { draw: self, operation: path.0 }
+    }
+}
+
+/// Deepest list of transforms within a list.
+pub const NESTING_MAX: u32 = 2;
+
+/// Most transforms of a list.
+pub const LIST_LENGTH_MAX: usize = (1 << 16) - 2;
+
+/// Where an operation stands: its place in the list of transforms, in a list within that, and the view. 16 bits each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperationPath(u64);
+
+impl OperationPath {
+    /// Place `index` of the list of view number `view`.
+    pub fn of(view: u16, index: usize) -> Self {
+        Self(u64::from(view) << 48 | index as u64)
+    }
+
+    /// Place `index` of the list that the operation here has, which is at `depth` (1 to [`NESTING_MAX`]).
+    pub fn child(self, depth: u32, index: usize) -> Self {
+        Self(self.0 | (index as u64 + 1) << (16 * depth))
     }
 }
 
 /// The random numbers of one operation on one sample in one epoch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OperationStream {
     draw: Draw,
     operation: u64,
@@ -146,6 +173,10 @@ mod tests {
             base.operation(0).block(0),
             base.operation(0).block(1),
             base.operation(1).block(0),
+            base.operation_at(OperationPath::of(1, 0)).block(0),
+            base.operation_at(OperationPath::of(0, 0).child(1, 0)).block(0),
+            base.operation_at(OperationPath::of(0, 0).child(1, 1)).block(0),
+            base.operation_at(OperationPath::of(0, 0).child(1, 0).child(2, 0)).block(0),
             Draw { seed: 2, ..base }.operation(0).block(0),
             Draw { epoch: 3, ..base }.operation(0).block(0),
             Draw { sample: 4, ..base }.operation(0).block(0),

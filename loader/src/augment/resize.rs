@@ -9,7 +9,7 @@ use crate::decode::{Reduction, Region, STRIP_ROWS, Strips};
 use crate::error::{FaultClass, SampleFault};
 use crate::spec::PixelLayout;
 #[cfg(target_arch = "x86_64")]
-use crate::sys::simd_resize;
+use crate::sys::{simd, simd_resize};
 
 use super::axis::{Axis, Span, WEIGHT_BITS, WeightPair};
 use super::geometry::{Stage, Window};
@@ -33,6 +33,16 @@ impl Path {
         }
         Self::Portable
     }
+
+    /// Runs code that is compiled for this path: `kernel` and what it calls should be inlined.
+    #[inline(always)]
+    pub fn run<R>(self, kernel: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Portable => kernel(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => simd::with_avx2(kernel),
+        }
+    }
 }
 
 /// Slack at the end of a ring row: a vector pass may write so much past the last output.
@@ -48,6 +58,7 @@ pub struct Resampler {
     vertical: Axis,
     ring: Ring,
     pair_rows: Vec<[usize; 2]>,
+    is_upside_down: bool,
 }
 
 /// Where a resample's output goes.
@@ -106,6 +117,7 @@ impl Resampler {
             vertical: Axis::default(),
             ring: Ring::default(),
             pair_rows: Vec::new(),
+            is_upside_down: false,
         }
     }
 
@@ -129,8 +141,10 @@ impl Resampler {
         let span = |start: u32, length: u32, shift: f64| Span::reduced(start, length, reduction.factor, shift);
         let (left, across) = span(stage.source.left, stage.source.width, reduction.shift[0]);
         let (top, down) = span(stage.source.top, stage.source.height, reduction.shift[1]);
-        self.horizontal.prepare_span(across, resized_width, columns, stage.mirrored);
-        self.vertical.prepare_span(down, resized_height, rows, false);
+        let resampling = stage.resampling;
+        self.horizontal.prepare_span(across, resized_width, columns, stage.mirrored, resampling);
+        self.vertical.prepare_span(down, resized_height, rows, false, resampling);
+        self.is_upside_down = stage.upside_down;
         self.ring.prepare(self.horizontal.output_count(), layout, 2 * self.vertical.pair_count() as u32)?;
         let (columns, rows) = (self.horizontal.source(), self.vertical.source());
         Ok(Region {
@@ -156,7 +170,8 @@ impl Resampler {
             self.take_rows(strip.bytes, strip.stride, rows_in..rows_in + strip.rows);
             rows_in += strip.rows;
             while next < outputs && self.vertical.end_of(next) <= rows_in {
-                self.give_row(next, target, left, top + next as u32);
+                let row = if self.is_upside_down { outputs - 1 - next } else { next };
+                self.give_row(next, target, left, top + row as u32);
                 next += 1;
             }
         }
@@ -275,7 +290,7 @@ fn vertical_portable(pairs: &[WeightPair], rows: &[[usize; 2]], source: &[u8], t
     }
 }
 
-/// Weights are not negative and add up to one within rounding, so only the upper bound can be passed.
+/// Cubic weights may be negative, and all add up to one only within rounding, so both bounds can be passed.
 fn clip(sum: i32) -> u8 {
-    (sum >> WEIGHT_BITS).min(255) as u8
+    (sum >> WEIGHT_BITS).clamp(0, 255) as u8
 }

@@ -76,7 +76,8 @@ impl FieldRecipe {
                     PixelLayout::Nhwc => [height, width, 3],
                     PixelLayout::Nchw => [3, height, width],
                 };
-                (Kind::Image(Box::new(recipe)), fixed(Dtype::Uint8, &shape)?, 0)
+                let dtype = recipe.dtype();
+                (Kind::Image(Box::new(recipe)), fixed(dtype, &shape)?, 0)
             }
             FieldKind::Mask(spec) => {
                 let recipe = MaskRecipe::compile(spec, name, fields)?;

@@ -45,13 +45,14 @@ pub enum Dtype {
     Int32,
     Int64,
     Float16,
+    Bfloat16,
     Float32,
     Float64,
 }
 
 impl Dtype {
     /// Every type.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Bool,
         Self::Uint8,
         Self::Uint16,
@@ -62,6 +63,7 @@ impl Dtype {
         Self::Int32,
         Self::Int64,
         Self::Float16,
+        Self::Bfloat16,
         Self::Float32,
         Self::Float64,
     ];
@@ -70,7 +72,7 @@ impl Dtype {
     pub const fn bytes(self) -> u64 {
         match self {
             Self::Bool | Self::Uint8 | Self::Int8 => 1,
-            Self::Uint16 | Self::Int16 | Self::Float16 => 2,
+            Self::Uint16 | Self::Int16 | Self::Float16 | Self::Bfloat16 => 2,
             Self::Uint32 | Self::Int32 | Self::Float32 => 4,
             Self::Uint64 | Self::Int64 | Self::Float64 => 8,
         }
@@ -89,6 +91,7 @@ impl Dtype {
             Self::Int32 => "int32",
             Self::Int64 => "int64",
             Self::Float16 => "float16",
+            Self::Bfloat16 => "bfloat16",
             Self::Float32 => "float32",
             Self::Float64 => "float64",
         }

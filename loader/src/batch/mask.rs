@@ -4,12 +4,16 @@
 //! `Image.resize(size, NEAREST, box)`, to the last bit: a sum of steps in double precision, rounded down.
 
 use super::layout::{Dtype, FieldLayout};
-use crate::augment::geometry::{self, Stage};
+use crate::augment::axis::nearest;
+use crate::augment::geometry::Stage;
+use crate::augment::operation::Operation;
+use crate::augment::plan::{self, Sample, Step};
+use crate::augment::warp;
 use crate::augment::{Draw, ImageRecipe};
 use crate::decode::mask::MaskDecoder;
 use crate::decode::orientation::Orientation;
 use crate::error::{Error, FaultClass, Result, SampleFault};
-use crate::spec::{DecodeSpec, FieldKind, FieldSpec, ImageSpec, MaskSpec, PixelLayout, Transform};
+use crate::spec::{FieldKind, FieldSpec, ImageSpec, MaskSpec, Transform};
 
 /// A checked [`MaskSpec`].
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub struct MaskRecipe {
     dtype: Dtype,
     fill: u16,
     max_pixels: u64,
+    view: u16,
 }
 
 impl MaskRecipe {
@@ -39,25 +44,21 @@ impl MaskRecipe {
             image.ok_or_else(|| refuse(format!("like={like:?} names no image field of this job")))
         });
         let like = like.transpose()?;
-        let transforms = match like {
+        let (transforms, view) = match like {
             Some(_) if !spec.transforms.is_empty() => {
                 return Err(refuse("like= takes the image's transforms: leave those of the mask out".into()));
             }
             Some(place) => match &fields[place].kind {
-                FieldKind::Image(image) => &image.transforms,
+                FieldKind::Image(image) => (&image.transforms, image.view),
                 _ => unreachable!("found as an image above"),
             },
-            None => &spec.transforms,
+            None => (&spec.transforms, 0),
         };
-        let geometry = ImageSpec {
-            transforms: transforms.clone(),
-            layout: PixelLayout::Nhwc,
-            max_pixels: spec.max_pixels,
-            decode: DecodeSpec::default(),
-        };
+        let geometry =
+            ImageSpec { transforms: transforms.clone(), max_pixels: spec.max_pixels, ..ImageSpec::default() };
         let (height, width) = ImageRecipe::compile(&geometry)?.output_size();
         let (dtype, fill, max_pixels) = (spec.dtype, spec.fill, spec.max_pixels);
-        Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels })
+        Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels, view })
     }
 
     /// What a row is in the slot.
@@ -88,7 +89,7 @@ pub struct ImageForm {
 #[derive(Default)]
 pub struct MaskWorker {
     decoder: MaskDecoder,
-    stages: Vec<Stage>,
+    steps: Vec<Step>,
     columns: Vec<u32>,
     turned: Vec<u16>,
     planes: [Vec<u16>; 2],
@@ -121,22 +122,39 @@ impl MaskWorker {
                 size = orientation.size(size);
             }
         }
-        geometry::plan(&recipe.transforms, size, draw, recipe.max_pixels, &mut self.stages)?;
+        let sample = Sample { size, draw, view: recipe.view, pixels_max: recipe.max_pixels };
+        plan::plan(&recipe.transforms, sample, &mut self.steps)?;
         let [read, written] = &mut self.planes;
-        let mut source_width = size.0;
-        for (index, stage) in self.stages.iter().enumerate() {
-            if index > 0 {
-                std::mem::swap(read, written);
-                source = read;
-            }
-            pick(source, source_width, stage, recipe.fill, &mut self.columns, written);
-            source_width = stage.window.width;
+        // The decoded mask is read in place, by the first step, which is a resample.
+        let mut decoded = Some(source);
+        for step in &self.steps {
+            let source = decoded.unwrap_or(read);
+            let output = match step {
+                Step::Resample(stage) => {
+                    pick(source, size.0, stage, recipe.fill, &mut self.columns, written);
+                    stage.output()
+                }
+                Step::Operation(operation) => {
+                    let output = operation.output(size);
+                    written.resize(output.0 as usize * output.1 as usize, 0);
+                    match operation {
+                        Operation::Warp(warp) => warp::nearest(warp, source, size, written, recipe.fill),
+                        Operation::Extend(extend) => extend.run(source, size, written, &mut self.columns),
+                        // Colours, and what is painted over the image alone.
+                        _ => continue,
+                    }
+                    output
+                }
+                Step::EraseFloats(_) => continue,
+            };
+            std::mem::swap(read, written);
+            (decoded, size) = (None, output);
         }
         self.row.clear();
         match recipe.dtype {
             // Fits: 16-bit masks were refused above.
-            Dtype::Uint8 => self.row.extend(written.iter().map(|&number| number as u8)),
-            _ => written.iter().for_each(|&number| self.row.extend_from_slice(&i32::from(number).to_ne_bytes())),
+            Dtype::Uint8 => self.row.extend(read.iter().map(|&number| number as u8)),
+            _ => read.iter().for_each(|&number| self.row.extend_from_slice(&i32::from(number).to_ne_bytes())),
         }
         Ok(&self.row)
     }
@@ -159,7 +177,7 @@ fn check_size(size: (u32, u32), image_size: (u32, u32), orientation: Orientation
 
 /// Makes the output of one stage.
 fn pick(source: &[u16], source_width: u32, stage: &Stage, fill: u16, columns: &mut Vec<u32>, output: &mut Vec<u16>) {
-    let Stage { source: region, resized, window, visible, mirrored } = *stage;
+    let Stage { source: region, resized, window, visible, mirrored, upside_down, .. } = *stage;
     output.clear();
     output.resize(window.width as usize * window.height as usize, fill);
     let Some(visible) = visible else { return };
@@ -175,8 +193,9 @@ fn pick(source: &[u16], source_width: u32, stage: &Stage, fill: u16, columns: &m
     let after = i64::from(window.width) - before - i64::from(visible.width);
     let left = if mirrored { after } else { before } as usize;
     let top = (visible.top - window.top) as usize;
-    let rows = output.chunks_exact_mut(window.width as usize).skip(top);
-    for (y, row) in nearest(region.top, region.height, resized.1, down).zip(rows) {
+    for (index, y) in nearest(region.top, region.height, resized.1, down).enumerate() {
+        let row = if upside_down { window.height as usize - 1 - (top + index) } else { top + index };
+        let row = &mut output[row * window.width as usize..][..window.width as usize];
         let line = &source[y as usize * source_width as usize..][..source_width as usize];
         for (&x, target) in columns.iter().zip(&mut row[left..]) {
             *target = line[x as usize];
@@ -184,28 +203,10 @@ fn pick(source: &[u16], source_width: u32, stage: &Stage, fill: u16, columns: &m
     }
 }
 
-/// Of a length of `from` pixels at `start`, resized to `to`: the source pixels of outputs `first` .. `first + count`.
-/// Pillow adds the step up, pixel by pixel, and so must we.
-fn nearest(start: u32, from: u32, to: u32, (first, count): (u32, u32)) -> impl Iterator<Item = u32> {
-    let step = f64::from(from) / f64::from(to);
-    let mut place = f64::from(start) + step * 0.5;
-    for _ in 0..first {
-        place += step;
-    }
-    let last = start + from - 1;
-    (0..count).map(move |_| {
-        // Sums of rounded steps may end a hair past the last pixel.
-        let pixel = (place as u32).min(last);
-        place += step;
-        pixel
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::augment::geometry::Window;
-    use crate::decode::Region;
 
     fn check(from: u32, to: u32, expected: &[u32]) {
         let found: Vec<u32> = nearest(0, from, to, (0, to)).collect();
@@ -227,11 +228,9 @@ mod tests {
     fn windows_are_cut_padded_and_mirrored() {
         let source: Vec<u16> = (0..12).collect();
         let mut stage = Stage {
-            source: Region::whole(4, 3),
-            resized: (4, 3),
             window: Window { left: -1, top: 1, width: 3, height: 3 },
             visible: Some(Window { left: 0, top: 1, width: 2, height: 2 }),
-            mirrored: false,
+            ..Stage::of_image(4, 3)
         };
         let mut output = Vec::new();
         pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
@@ -239,6 +238,9 @@ mod tests {
         stage.mirrored = true;
         pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
         assert_eq!(output, [5, 4, 99, 9, 8, 99, 99, 99, 99]);
+        stage.upside_down = true;
+        pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
+        assert_eq!(output, [99, 99, 99, 9, 8, 99, 5, 4, 99]);
         stage.visible = None;
         pick(&source, 4, &stage, 99, &mut Vec::new(), &mut output);
         assert_eq!(output, [99; 9]);

@@ -15,6 +15,7 @@ pub mod memfd;
 pub mod memory;
 pub mod shared;
 pub mod sigbus;
+pub mod simd;
 #[cfg(target_arch = "x86_64")]
 pub mod simd_resize;
 pub mod socket;

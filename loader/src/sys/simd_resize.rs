@@ -169,7 +169,8 @@ fn weights(words: &[i16; 2]) -> __m256i {
 #[target_feature(enable = "avx2")]
 fn join(upper: __m256i, lower: __m256i) -> __m256i {
     let sum = _mm256_add_epi32(_mm256_slli_epi32::<{ SPLIT_BITS as i32 }>(upper), lower);
-    _mm256_srli_epi32::<{ WEIGHT_BITS as i32 }>(sum)
+    // Arithmetic, since sums of cubic weights may be negative; packing clips them.
+    _mm256_srai_epi32::<{ WEIGHT_BITS as i32 }>(sum)
 }
 
 /// Bytes that the vertical pass makes at once; shorter outputs take the portable pass.

@@ -7,6 +7,23 @@ from __future__ import annotations
 
 from . import _native
 from .batch import Batch, FaultReport
+from .colours import (
+    AutoAugment,
+    ColorJitter,
+    GaussianBlur,
+    Grayscale,
+    RandAugment,
+    RandomAdjustSharpness,
+    RandomApply,
+    RandomAutocontrast,
+    RandomChoice,
+    RandomEqualize,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+    TrivialAugmentWide,
+)
 from .errors import (
     BudgetError,
     ForkedError,
@@ -20,34 +37,43 @@ from .errors import (
     SlotsHeldError,
     StallError,
 )
-from .fields import (
-    REQUIRED,
-    CenterCrop,
-    Float,
-    Image,
-    Int,
-    Mask,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-)
+from .fields import REQUIRED, Float, Image, Int, Mask
 from .loader import Loader
 from .mix import Mix
 from .output import Output
+from .transforms import (
+    CenterCrop,
+    Normalize,
+    Pad,
+    RandomAffine,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+)
 from .values import Array, Bytes, Json, Text
 
 __version__ = _native.version()
 
 __all__ = [
     "Array",
+    "AutoAugment",
     "Batch",
     "BudgetError",
     "Bytes",
     "CenterCrop",
+    "ColorJitter",
     "FaultReport",
     "Float",
     "ForkedError",
+    "GaussianBlur",
     "GraphCaptureError",
+    "Grayscale",
     "Image",
     "Int",
     "Json",
@@ -55,11 +81,29 @@ __all__ = [
     "LoaderError",
     "Mask",
     "Mix",
+    "Normalize",
     "Output",
+    "Pad",
     "ProtocolError",
     "REQUIRED",
+    "RandAugment",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomPerspective",
+    "RandomPosterize",
     "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "RandomVerticalFlip",
     "Resize",
     "ResourceError",
     "SampleError",
@@ -68,5 +112,7 @@ __all__ = [
     "SlotsHeldError",
     "StallError",
     "Text",
+    "ToDtype",
+    "TrivialAugmentWide",
     "__version__",
 ]

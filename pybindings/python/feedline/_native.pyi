@@ -8,7 +8,7 @@ from os import PathLike
 from typing import Any, SupportsFloat, SupportsIndex, final
 from typing_extensions import Buffer
 
-__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "Values", "View", "check_spec", "draw_geometry", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
+__all__ = ["Anchor", "BatchInfo", "Field", "Stream", "Values", "View", "check_spec", "draw_geometry", "draw_steps", "expand_shards", "main", "read_quarantine", "usable_cores", "version"]
 
 @final
 class Anchor:
@@ -203,7 +203,15 @@ def draw_geometry(transforms: str, width: SupportsIndex, height: SupportsIndex, 
     """
     What the `transforms` (JSON list) do to an image of `width` x `height` that is number `sample` of its dataset: a JSON
     list of resamples, each a ``source`` box (left, top, width, height) that is resized to ``resized`` (width, height), of
-    which ``window`` (left, top, width, height) is kept, ``mirrored`` or not.
+    which ``window`` (left, top, width, height) is kept, ``mirrored`` or not, ``upside_down`` or not, ``fill`` around it.
+    Operations on the whole image are left out.
+    """
+
+def draw_steps(transforms: str, width: SupportsIndex, height: SupportsIndex, seed: SupportsIndex, epoch: SupportsIndex, first: SupportsIndex, count: SupportsIndex = 1, view: SupportsIndex = 0) -> str:
+    """
+    All that the `transforms` (JSON list) do to images of `width` x `height`, for samples number `first` .. `first +
+    count` and view number `view`: a JSON list of lists of steps, each ``{"resample": …}`` as of `draw_geometry`,
+    ``{"operation": …}`` with its drawn parameters, or ``{"erase_floats": …}``.
     """
 
 def expand_shards(patterns: SupportsGetItem[int, str], skip_missing: bool) -> tuple[list[str], str | None]:

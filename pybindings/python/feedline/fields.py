@@ -1,178 +1,26 @@
-"""What a batch is made of: fields, and the transforms of images and masks.
+"""What a batch is made of: its fields.
 
-`values` has the fields that are neither pictures nor single numbers. Everything here is a description: the sidecar does
-the work, and `spec` is the JSON that it is told. Names and checks of transforms follow torchvision's ``v2``, so that a
-pipeline can be copied over.
+`values` has the fields that are neither pictures nor single numbers, `transforms` what happens to images and masks.
+Everything here is a description: the sidecar does the work, and `kind` is the JSON that it is told.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from .transforms import (
+    CenterCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+    ToDtype,
+    Transform,
+)
 
 #: Images of more pixels are refused from their header, before memory is taken: Pillow's limit for an error.
 MAX_PIXELS = 2 * 89_478_485
-
-#: Longest side of an output.
-MAX_SIDE = 16_384
-
-
-def _pair(size: object, owner: str) -> tuple[int, int]:
-    """(height, width) from an int or a sequence of one or two, as torchvision reads it."""
-    if isinstance(size, int) and not isinstance(size, bool):
-        sides: tuple[object, ...] = (size, size)
-    elif isinstance(size, Sequence) and not isinstance(size, str | bytes) and len(size) in (1, 2):
-        sides = tuple(size) * (2 // len(size))
-    else:
-        raise TypeError(f"{owner}: size must be an int or a sequence of one or two, (height, width), got {size!r}")
-    return _side(sides[0], owner), _side(sides[1], owner)
-
-
-def _side(side: object, owner: str) -> int:
-    if not isinstance(side, int) or isinstance(side, bool):
-        raise TypeError(f"{owner}: a side is an int, got {side!r}")
-    if not 1 <= side <= MAX_SIDE:
-        raise ValueError(f"{owner}: a side must be 1 to {MAX_SIDE} pixels, got {side}")
-    return side
-
-
-def _range(value: object, name: str, owner: str) -> tuple[float, float]:
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-        raise TypeError(f"{owner}: {name} must be a sequence of two, (min, max), got {value!r}")
-    low, high = (_number(bound, name, owner) for bound in value)
-    if not 0 < low <= high:
-        raise ValueError(f"{owner}: {name} must be (min, max) with 0 < min <= max, got {value!r}")
-    return low, high
-
-
-def _number(value: object, name: str, owner: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise TypeError(f"{owner}: {name} must hold finite numbers, got {value!r}")
-    return float(value)
-
-
-def _only_bilinear(interpolation: object, antialias: object, owner: str) -> None:
-    name = getattr(interpolation, "value", interpolation)
-    if name not in ("bilinear", 2):
-        raise ValueError(
-            f"{owner}: interpolation {interpolation!r} is not offered: Feedline resizes bilinearly with antialias, "
-            "as Pillow does; leave the argument out"
-        )
-    if antialias not in (True, None):
-        raise ValueError(f"{owner}: antialias=False is not offered: Feedline resizes as Pillow does; leave it out")
-
-
-class Transform:
-    """One operation on an image; base of those below."""
-
-    fixes_size = False
-
-    def spec(self) -> dict[str, Any]:
-        """The JSON that the sidecar is told."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class RandomResizedCrop(Transform):
-    """A random box of the image, resized bilinearly with antialias.
-
-    Args:
-        size: Output size, an int for a square or (height, width), in pixels.
-        scale: Range of the box's share of the image's area.
-        ratio: Range of the box's width / height, drawn uniformly in its logarithm.
-        interpolation: Only bilinear is offered.
-        antialias: Only True is offered.
-    """
-
-    size: int | Sequence[int]
-    scale: Sequence[float] = (0.08, 1.0)
-    ratio: Sequence[float] = (3 / 4, 4 / 3)
-    interpolation: Any = "bilinear"
-    antialias: bool | None = True
-    fixes_size = True
-
-    def __post_init__(self) -> None:
-        _only_bilinear(self.interpolation, self.antialias, "RandomResizedCrop")
-        _, share = _range(self.scale, "scale", "RandomResizedCrop")
-        if share > 1:
-            raise ValueError(f"RandomResizedCrop: scale is a share of the image's area, at most 1, got {self.scale!r}")
-        _range(self.ratio, "ratio", "RandomResizedCrop")
-        _pair(self.size, "RandomResizedCrop")
-
-    def spec(self) -> dict[str, Any]:
-        """The JSON that the sidecar is told."""
-        size = _pair(self.size, "RandomResizedCrop")
-        return {"random_resized_crop": {"size": size, "scale": tuple(self.scale), "ratio": tuple(self.ratio)}}
-
-
-@dataclass(frozen=True)
-class Resize(Transform):
-    """The whole image resized bilinearly with antialias.
-
-    Args:
-        size: An int or a sequence of one for the shorter side, the other keeping the ratio; or (height, width).
-        interpolation: Only bilinear is offered.
-        max_size: Not offered.
-        antialias: Only True is offered.
-    """
-
-    size: int | Sequence[int]
-    interpolation: Any = "bilinear"
-    max_size: None = None
-    antialias: bool | None = True
-
-    def __post_init__(self) -> None:
-        _only_bilinear(self.interpolation, self.antialias, "Resize")
-        if self.max_size is not None:
-            raise ValueError("Resize: max_size is not offered: give (height, width), or follow with CenterCrop")
-        _pair(self.size, "Resize")
-
-    @property
-    def fixes_size(self) -> bool:  # type: ignore[override]
-        """Whether every output has one size."""
-        return not isinstance(self.size, int) and len(self.size) == 2
-
-    def spec(self) -> dict[str, Any]:
-        """The JSON that the sidecar is told."""
-        height, width = _pair(self.size, "Resize")
-        return {"resize": {"to": {"exact": (height, width)} if self.fixes_size else {"short_side": height}}}
-
-
-@dataclass(frozen=True)
-class CenterCrop(Transform):
-    """The middle of the image, padded with zeros where the image is smaller.
-
-    Args:
-        size: Output size, an int for a square or (height, width), in pixels.
-    """
-
-    size: int | Sequence[int]
-    fixes_size = True
-
-    def __post_init__(self) -> None:
-        _pair(self.size, "CenterCrop")
-
-    def spec(self) -> dict[str, Any]:
-        """The JSON that the sidecar is told."""
-        return {"center_crop": {"size": _pair(self.size, "CenterCrop")}}
-
-
-@dataclass(frozen=True)
-class RandomHorizontalFlip(Transform):
-    """The image mirrored left to right with probability ``p``."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 <= _number(self.p, "p", "RandomHorizontalFlip") <= 1:
-            raise ValueError(f"RandomHorizontalFlip: p is a probability, 0 to 1, got {self.p!r}")
-
-    def spec(self) -> dict[str, Any]:
-        """The JSON that the sidecar is told."""
-        return {"random_horizontal_flip": {"p": float(self.p)}}
 
 
 def checked_sources(value: object, owner: str) -> tuple[str, ...]:
@@ -231,7 +79,7 @@ class Field:
 
 
 class Image(Field):
-    """An image: uint8, three channels, RGB.
+    """An image: three channels, RGB; uint8, or the floats that a `ToDtype` among its transforms makes of it.
 
     In a batch of torch tensors it has shape (N, 3, height, width), as a ``channels_last`` view of the slot; in a batch
     of NumPy arrays (N, height, width, 3). ``Loader(layout="NCHW")`` makes it contiguous (N, 3, height, width) in both.
@@ -246,7 +94,9 @@ class Image(Field):
         max_pixels: Images of more pixels are refused from their header.
         decode: How faithfully JPEGs are decoded. ``"exact"`` is Pillow's decode bit for bit, of the part that the
             transforms need. ``"scaled"`` reduces large ones by 2, 4 or 8 while decoding, as long as the box that is
-            resized stays at least twice as large as what becomes of it, in both directions; smaller ones stay exact.
+            resized stays at least twice as large as what becomes of it, in both directions; smaller ones stay exact. So
+            do all whose first step is no bilinear resize with antialias: another interpolation, or an operation on the
+            whole image before any resize.
             Over 14 photos of 9 to 20 megapixels under ``RandomResizedCrop(224)`` values so differ from exact ones by 0.2
             in the mean, by at most 4 for 99.9 % of them, and by 16 at most (``tests/python/test_decode.py``).
             ``"fast"`` takes libjpeg's fast transform and repeats colours instead of interpolating them.
@@ -257,7 +107,9 @@ class Image(Field):
             picture as its EXIF data say before anything else, and masks that are ``like`` it with it.
         background: Red, green and blue, 0 to 255, that show through transparent pixels. Without it alpha is dropped, as
             Pillow's ``convert("RGB")`` does.
-        default: Value of every channel of every pixel, 0 to 255, where a sample has no image.
+        default: Value of every channel of every pixel, 0 to 255 (a number, for floats), where a sample has no image.
+        view: Number of this view of a sample, 0 to 65535. Images whose transforms are alike draw the same parameters;
+            two views of one picture, as contrastive learning wants them, are two images with different numbers.
     """
 
     form = "image"
@@ -271,10 +123,13 @@ class Image(Field):
         truncated: str = "fault",
         orientation: str = "ignore",
         background: Sequence[int] | None = None,
-        default: int = REQUIRED,
+        default: float = REQUIRED,
+        view: int = 0,
     ) -> None:
         self.sources = checked_sources(sources, "Image")
         _check_transforms(transforms, "Image")
+        if not isinstance(view, int) or isinstance(view, bool) or not 0 <= view < 2**16:
+            raise ValueError(f"Image: view is a number, 0 to {2**16 - 1}, got {view!r}")
         self.transforms = transforms
         self.max_pixels = checked_count(max_pixels, "max_pixels", "Image")
         self.decode = _choice(decode, ("exact", "scaled", "fast"), "decode")
@@ -282,9 +137,18 @@ class Image(Field):
         self.orientation = _choice(orientation, ("ignore", "apply"), "orientation")
         self.background = None if background is None else _colour(background)
         self.default = default
+        self.view = view
+
+    @property
+    def dtype(self) -> str:
+        """Name of the type of its values."""
+        floats = [transform.dtype_name for transform in self.transforms if isinstance(transform, ToDtype)]
+        return floats[-1] if floats else "uint8"
 
     def _default_bytes(self) -> bytes:
-        return packed(self.default, "B", "default", "Image")
+        if self.dtype == "bfloat16":
+            return _bfloat16(self.default)
+        return packed(self.default, {"uint8": "B", "float16": "e", "float32": "f"}[self.dtype], "default", "Image")
 
     def kind(self, layout: str) -> Any:
         """What the sidecar is told to make of the bytes, as JSON."""
@@ -297,7 +161,7 @@ class Image(Field):
             decode["background"] = self.background
         if decode:
             spec["decode"] = decode
-        return {"image": spec}
+        return {"image": {**spec, "view": self.view}}
 
     def __repr__(self) -> str:
         return f"Image({', '.join(map(repr, (list(self.sources), *self.transforms)))})"
@@ -320,8 +184,8 @@ def _check_transforms(transforms: tuple[object, ...], owner: str) -> None:
     for transform in transforms:
         if not isinstance(transform, Transform):
             raise TypeError(
-                f"{owner}: {transform!r} is not a transform of feedline (RandomResizedCrop, Resize, CenterCrop, "
-                "RandomHorizontalFlip); apply others to the batch, on the GPU"
+                f"{owner}: {transform!r} is not a transform of feedline (those of feedline.transforms); apply others to "
+                "the batch, on the GPU"
             )
     if not any(isinstance(transform, Transform) and transform.fixes_size for transform in transforms):
         raise ValueError(
@@ -343,6 +207,12 @@ def packed(value: object, code: str, name: str, owner: str) -> bytes:
         return struct.pack("=" + code, value)
     except (struct.error, OverflowError) as error:
         raise ValueError(f"{owner}: {name}={value!r} is no element of the field: {error}") from None
+
+
+def _bfloat16(value: object) -> bytes:
+    """`value` as one element, rounded to the nearest, ties to even."""
+    bits: int = struct.unpack("=I", packed(value, "f", "default", "Image"))[0]
+    return struct.pack("=H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
 
 class Mask(Field):

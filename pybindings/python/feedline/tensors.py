@@ -21,6 +21,9 @@ FIXED_FORMS = ("tensor", "image")
 #: What a field can become: those, str, bytes, parsed JSON, a pair of values and offsets, tensors of any shape.
 FORMS = ("tensor", "image", "texts", "chunks", "json", "ragged", "arrays")
 
+#: Types that NumPy does not have, and what holds their bits there.
+_NUMPY_NAMES = {"bfloat16": "uint16"}
+
 
 def framework() -> str:
     """``torch`` or ``numpy``: what ``FEEDLINE_TENSORS`` says, else torch where it can be imported."""
@@ -69,7 +72,7 @@ def _view(dtype: str, kind: str) -> Callable[[Any, Any], Any]:
     if kind == "numpy":
         import numpy
 
-        numpy_dtype, ndarray = numpy.dtype(dtype), numpy.ndarray
+        numpy_dtype, ndarray = numpy.dtype(_NUMPY_NAMES.get(dtype, dtype)), numpy.ndarray
         return lambda buffer, shape: ndarray(tuple(shape), numpy_dtype, buffer)
     import torch
 
@@ -87,7 +90,7 @@ def _view(dtype: str, kind: str) -> Callable[[Any, Any], Any]:
 def _numpy_maker(field: dict[str, Any], rows: int) -> Maker:
     import numpy
 
-    dtype = numpy.dtype(field["dtype"])
+    dtype = numpy.dtype(_NUMPY_NAMES.get(field["dtype"], field["dtype"]))
     shape = (rows, *field["shape"])
     ndarray = numpy.ndarray
     return lambda buffer: ndarray(shape, dtype, buffer)

@@ -3,12 +3,18 @@
 //! Everything here is data. [`JobSpec::check`] refuses what cannot be before anything is opened; the modules that
 //! act on a part compile it into a type of their own.
 
+mod transforms;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Dtype;
 use crate::error::{Error, Result};
+
+pub use transforms::{
+    Channels, FloatType, Interpolation, PaddingMode, Policy, Resampling, ResizeTo, Transform, WarpSpec,
+};
 
 /// Version of the spec; a sidecar refuses another one by name.
 pub const SPEC_VERSION: u32 = 1;
@@ -352,9 +358,24 @@ pub struct ImageSpec {
     pub layout: PixelLayout,
     /// Images of more pixels are refused from their header.
     pub max_pixels: u64,
+    /// Number of the view: images of one sample whose transforms are alike differ in their draws by this.
+    #[serde(default)]
+    pub view: u16,
     /// How bytes become pixels, where there is a choice.
     #[serde(default)]
     pub decode: DecodeSpec,
+}
+
+impl Default for ImageSpec {
+    fn default() -> Self {
+        Self {
+            transforms: Vec::new(),
+            layout: PixelLayout::Nhwc,
+            max_pixels: 1 << 28,
+            view: 0,
+            decode: DecodeSpec::default(),
+        }
+    }
 }
 
 /// How the bytes of an image become pixels, where there is a choice.
@@ -379,7 +400,7 @@ pub enum DecodeMode {
     #[default]
     Exact,
     /// Reduced while decoding, by 2, 4 or 8, where the box that a resize takes stays at least twice as large as what it
-    /// makes of it.
+    /// makes of it, and the resize is bilinear with antialias; else exact.
     Scaled,
     /// The fast inverse transform, and colours that are repeated instead of interpolated.
     Fast,
@@ -415,46 +436,6 @@ pub enum PixelLayout {
     Nhwc,
     /// (channel, height, width).
     Nchw,
-}
-
-/// One augmentation; names and semantics of torchvision v2.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transform {
-    /// A random box of the image, resized (bilinear, antialias).
-    RandomResizedCrop {
-        /// (height, width) of the output.
-        size: [u32; 2],
-        /// Range of the box's share of the image's area.
-        scale: [f64; 2],
-        /// Range of the box's width / height, drawn uniformly in its logarithm.
-        ratio: [f64; 2],
-    },
-    /// The whole image resized (bilinear, antialias).
-    Resize {
-        /// The size it gets.
-        to: ResizeTo,
-    },
-    /// The middle of the image, padded with zeros where the image is smaller.
-    CenterCrop {
-        /// (height, width) of the output.
-        size: [u32; 2],
-    },
-    /// Mirrored left to right with probability `p`.
-    RandomHorizontalFlip {
-        /// Probability.
-        p: f64,
-    },
-}
-
-/// Target of a resize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ResizeTo {
-    /// The shorter side gets this length, the other keeps the ratio (rounded down, as torchvision does).
-    ShortSide(u32),
-    /// (height, width), whatever the ratio.
-    Exact([u32; 2]),
 }
 
 impl JobSpec {
