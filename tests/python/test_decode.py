@@ -57,6 +57,30 @@ def test_scaled_changes_little_and_small_boxes_not_at_all(load, tmp_path) -> Non
     assert difference(load, photos[:4], tmp_path, (Resize((200, 200)),), "scaled") == (0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        (Resize((48, 40), "bicubic"),),
+        (Resize((48, 40), "nearest"),),
+        (Resize((48, 40), antialias=False),),
+        (feedline.RandomInvert(1.0), Resize((48, 40))),
+    ],
+)
+def test_scaled_is_exact_unless_a_bilinear_resize_comes_first(load, tmp_path, transforms) -> None:
+    pytest.importorskip("torch")
+    photos = [datasets.photo(number, 500, 480) for number in range(2)]
+    assert difference(load, photos, tmp_path, transforms, "scaled") == (0, 0, 0)
+
+
+def test_scaled_rows_go_on_to_other_transforms(load, tmp_path) -> None:
+    pytest.importorskip("torch")
+    photos = [datasets.photo(number, 500, 480) for number in range(2)]
+    plain = rows(load, photos, tmp_path, Resize((48, 40)), decode="scaled")
+    assert (plain != rows(load, photos, tmp_path, Resize((48, 40)))).any(), "it is reduced"
+    transforms = (Resize((48, 40)), feedline.RandomVerticalFlip(1.0), feedline.RandomInvert(1.0))
+    assert (rows(load, photos, tmp_path, *transforms, decode="scaled") == 255 - plain[:, ::-1]).all()
+
+
 def test_fast_is_close(load, tmp_path) -> None:
     pytest.importorskip("torch")
     photos = [datasets.photo(number, 200, 180) for number in range(4)]
@@ -145,6 +169,37 @@ def test_orientation_turns_image_and_mask_together(load, tmp_path, orientation) 
     expected = numpy.asarray(turned.crop(((turned.width - 64) // 2, (turned.height - 64) // 2,
                                           (turned.width + 64) // 2, (turned.height + 64) // 2)))  # fmt: skip
     assert (numpy.asarray(batch["plain"])[0].transpose(1, 2, 0) == expected).all()
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_orientation_comes_before_every_transform(load, tmp_path, orientation) -> None:
+    """What is told to be turned gives the rows of what is turned already."""
+    pytest.importorskip("torch")
+    exif = Image.Exif()
+    exif[0x112] = orientation
+    classes = numpy.random.default_rng(1).integers(0, 9, (45, 70), dtype=numpy.uint8)
+    photo = encoded(opened(datasets.photo(3, 70, 45)), "JPEG", exif=exif)
+    mask = Image.fromarray(classes)
+    turned_photo = encoded(ImageOps.exif_transpose(opened(photo)), "PNG")
+    mask_with_exif = mask.copy()
+    mask_with_exif.getexif()[0x112] = orientation
+    turned_mask = encoded(ImageOps.exif_transpose(mask_with_exif), "PNG")
+    transforms = (
+        feedline.RandomVerticalFlip(1.0), feedline.Pad((3, 1, 2, 5), padding_mode="reflect"),
+        feedline.RandomAffine(30, (0.1, 0.2)), feedline.RandomChoice([feedline.RandomRotation((20, 40))]),
+        feedline.ColorJitter(0.4, 0.4, 0.4, 0.1), feedline.RandomErasing(1.0), CenterCrop((44, 52)),
+    )  # fmt: skip
+    found = []
+    for name, image, classes_of_it in (("told", photo, encoded(mask, "PNG")), ("turned", turned_photo, turned_mask)):
+        datasets.write_shard(tmp_path / f"{name}.tar", [("0.jpg", image), ("0.png", classes_of_it)])
+        fields = {
+            "image": feedline.Image("jpg", *transforms, orientation="apply"),
+            "mask": feedline.Mask("png", like="image"),
+        }
+        (batch,) = load(str(tmp_path / f"{name}.tar"), fields=fields, shuffle=False, batch_size=1, seed=9)
+        found.append((numpy.asarray(batch["image"]).copy(), numpy.asarray(batch["mask"]).copy()))
+    for told, turned in zip(*found, strict=True):
+        assert (told == turned).all()
 
 
 def test_a_mask_that_is_turned_already_is_named(load, tmp_path) -> None:

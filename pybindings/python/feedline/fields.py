@@ -161,7 +161,9 @@ class Image(Field):
             decode["background"] = self.background
         if decode:
             spec["decode"] = decode
-        return {"image": {**spec, "view": self.view}}
+        if self.view:
+            spec["view"] = self.view
+        return {"image": spec}
 
     def __repr__(self) -> str:
         return f"Image({', '.join(map(repr, (list(self.sources), *self.transforms)))})"
