@@ -123,6 +123,7 @@ fn type_of(dtype: &str) -> Option<(u8, u8)> {
         "int" => 0,
         "uint" => 1,
         "float" => 2,
+        "bfloat" => 4,
         _ => return None,
     };
     Some((code, digits.parse().ok()?))
