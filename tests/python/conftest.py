@@ -111,11 +111,16 @@ def load(shards, **options):
     return feedline.Loader(shards, **{"batch_size": 8, "shuffle": True, "seed": 5, "fields": FIELDS, "timeout": 60, **options})
 """
 
-    def __init__(self, code: str, *argv: str, is_bare: bool = False, env: dict[str, str] | None = None) -> None:
+    def __init__(self, code: str, *argv: str, is_bare: bool = False, env: dict[str, str] | None = None, stdin: bool = False) -> None:
         command = [sys.executable, "-c", self.PRELUDE + code, *argv]
         base = {} if is_bare else {**os.environ, "FEEDLINE_TENSORS": "numpy"}
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**base, **(env or {})}, cwd="/"
+            command,
+            stdin=subprocess.PIPE if stdin else None,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**base, **(env or {})},
+            cwd="/",
         )
 
     def hear(self) -> list[Any]:

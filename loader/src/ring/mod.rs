@@ -11,6 +11,7 @@
 pub mod bump;
 pub mod layout;
 mod reader;
+mod reserved;
 mod spill;
 pub mod state;
 mod writable;

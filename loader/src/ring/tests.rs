@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustix::fs::FallocateFlags;
+
 use super::layout::Control;
 use super::*;
 use crate::batch::{BatchLayout, Dtype, FieldLayout, REPORT_BYTES_MAX};
@@ -293,7 +295,6 @@ fn broken_descriptors_and_entries_are_refused_by_the_client() {
 #[test]
 fn holes_in_the_ring_are_survived() {
     let punch = |memory: &OwnedFd, offset: u64, bytes: u64| {
-        use rustix::fs::FallocateFlags;
         rustix::fs::fallocate(memory, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
             .expect("the seals allow it");
     };
@@ -310,6 +311,27 @@ fn holes_in_the_ring_are_survived() {
     punch(&descriptors.control, 0, 1 << 16);
     assert!(matches!(writer.acquire(), Err(RingFault::State { found: 0, .. })));
     assert!(RingReader::map(descriptors, &layout(), SLOTS).expect_err("no magic").to_string().contains("magic"));
+}
+
+#[test]
+fn the_room_of_holes_is_not_given_to_another_ring() {
+    // Other tests of this process make rings and holes at the same time.
+    if !in_child("ring::tests::the_room_of_holes_is_not_given_to_another_ring") {
+        return;
+    }
+    let ring = ring();
+    let bytes = layout().slot_bytes * u64::from(SLOTS);
+    let memory = |bytes| MemoryReport { machine_free_bytes: Some(bytes), group: None };
+    let another = |free_bytes| RingWriter::create_within(&layout(), SLOTS, &memory(free_bytes));
+    let room = bytes + Control::bytes(SLOTS);
+    drop(another(room).expect("enough"));
+    rustix::fs::fallocate(&ring.payload, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, bytes)
+        .expect("punch");
+    let refused = another(room).expect_err("the hole counts").to_string();
+    assert!(refused.contains("holes that clients made in other rings will take"), "{refused}");
+    drop(another(room + bytes).expect("enough for both"));
+    drop(ring);
+    drop(another(room).expect("a ring that is gone takes nothing back"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::layout::Control;
+use super::reserved::{self, Reserved};
 use super::state::{self, Lent};
 use super::writable::WritableSlot;
 use super::{BatchTicket, RingFault, SlotIndex};
@@ -75,6 +76,7 @@ pub struct RingWriter {
     pub(super) slots: Box<[PrivateSlot]>,
     /// The first broken state word, as (slot + 1, found, expected); 0 in the first for none.
     broken: [AtomicU64; 3],
+    _reserved: Reserved,
 }
 
 impl RingWriter {
@@ -108,9 +110,14 @@ impl RingWriter {
                 Mebibytes(payload_bytes)
             ),
         };
-        if let Some(free_bytes) = memory.free_bytes().filter(|&free| free < payload_bytes.saturating_add(control_bytes))
-        {
-            return Err(refusal(format!("only {} can be had", Mebibytes(free_bytes))));
+        let missing_bytes = reserved::missing_bytes();
+        let free_bytes = memory.free_bytes().map(|bytes| bytes.saturating_sub(missing_bytes));
+        if let Some(free_bytes) = free_bytes.filter(|&free| free < payload_bytes.saturating_add(control_bytes)) {
+            let holes = match missing_bytes {
+                0 => String::new(),
+                bytes => format!(", as holes that clients made in other rings will take {} back", Mebibytes(bytes)),
+            };
+            return Err(refusal(format!("only {} can be had{holes}", Mebibytes(free_bytes))));
         }
         let reserve = |name: &str, bytes: u64| {
             memfd::create_reserved(name, bytes).map_err(|error| match error.raw_os_error() {
@@ -136,6 +143,7 @@ impl RingWriter {
         freed: OwnedFd,
     ) -> std::io::Result<Self> {
         let payload_bytes = usize::try_from(layout.slot_bytes).map_err(std::io::Error::other)? * slot_count as usize;
+        let reserved = Reserved::new(payload)?;
         let payload = SharedMapping::map(payload, payload_bytes, OnFork::Leave)?;
         let control = Control::map(control, slot_count, OnFork::Leave)?;
         let guard = |mapping: &SharedMapping| {
@@ -162,6 +170,7 @@ impl RingWriter {
             layout: layout.clone(),
             slots,
             broken: Default::default(),
+            _reserved: reserved,
         })
     }
 
