@@ -94,19 +94,13 @@ fn empty_archives_have_no_samples_and_empty_files_are_errors() {
 }
 
 #[test]
-fn compressed_shards_are_named_as_such() {
+fn what_cannot_be_unpacked_is_named_as_such() {
     let bench = Bench::new();
     bench.write("x.tar", &[("0.jpg", b"x")]);
-    for (program, name) in [("gzip", "gzip"), ("xz", "xz"), ("zstd", "zstd"), ("bzip2", "bzip2")] {
-        if bench.run("sh", &["-c", &format!("command -v {program} > have || true")])
-            && fs::read(bench.at("have")).expect("written").is_empty()
-        {
-            eprintln!("skipped: {program} is not installed");
-            continue;
-        }
+    if bench.run("bzip2", &["-k", "x.tar"]) {
         // The name does not count.
-        assert!(bench.run("sh", &["-c", &format!("{program} -c < x.tar > y.tar")]));
-        assert_eq!(refused(&bench, "y.tar", &format!("compressed with {name}")), 0);
+        fs::rename(bench.at("x.tar.bz2"), bench.at("y.tar")).expect("renamed");
+        assert_eq!(refused(&bench, "y.tar", "compressed with bzip2"), 0);
     }
     fs::write(bench.at("y.tar"), [b"%PDF-1.7".as_slice(), &[b' '; 600]].concat()).expect("written");
     refused(&bench, "y.tar", "it starts with 25 50 44 46");
