@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import process_tree
+import rivals
 import shards
 
 HERE = Path(__file__).parent
@@ -34,7 +35,13 @@ CONTENDERS = {
     "feedline": ["contender_feedline.py"],
     "DataLoader, torchvision": ["contender_torch.py", "--decode", "torchvision"],
     "DataLoader, PIL": ["contender_torch.py", "--decode", "pil"],
+    "DALI": ["contender_dali.py"],
+    "DALI, no antialias": ["contender_dali.py", "--no-antialias"],
+    "TurboLoader": ["contender_turboloader.py"],
 }
+
+#: Those that come with what the tests need anyway; the others are installed when they are asked for.
+USUAL = ("feedline", "DataLoader, torchvision", "DataLoader, PIL")
 
 
 @dataclass
@@ -99,7 +106,7 @@ class Bench:
 
     def run(self, name: str, script: str, arguments: list[str], cores: set[int]) -> tuple[dict[str, Any], float]:
         """Runs a script on `cores`: what it printed, and the processor seconds of its tree."""
-        command = [sys.executable, str(HERE / script), *arguments]
+        command = [rivals.python(script), str(HERE / script), *arguments]
         outcome = process_tree.run(command, cores, self.environment)
         if outcome.status != 0 or outcome.stragglers:
             why = f"{outcome.stragglers} processes did not end" if outcome.status == 0 else f"status {outcome.status}"
@@ -132,7 +139,7 @@ def machine() -> dict[str, Any]:
     """What the figures depend on."""
     models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     packages = ("feedline", "torch", "torchvision", "pillow", "numpy")
-    versions = {}
+    versions = rivals.versions()
     for package in packages:
         try:
             versions[package] = metadata.version(package)
@@ -192,7 +199,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--takes", type=int, default=40, help="batches of the take measurement")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--cores", type=lambda text: {int(core) for core in text.split(",")}, help="default: the last one")
-    parser.add_argument("--contenders", default=",".join(name.replace(", ", "+") for name in CONTENDERS), help="(%(default)s)")
+    names = {group: ",".join(name.replace(", ", "+") for name in group) for group in (USUAL, tuple(CONTENDERS))}
+    parser.add_argument("--contenders", default=names[USUAL], help=f"of {names[tuple(CONTENDERS)]} (%(default)s)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="see that everything runs; the figures mean nothing")
     options = parser.parse_args()
