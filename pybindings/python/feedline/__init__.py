@@ -40,6 +40,7 @@ from .errors import (
 from .fields import REQUIRED, Float, Image, Int, Mask
 from .loader import Loader
 from .mix import Mix
+from .mixing import CutMix, MixUp
 from .output import Output
 from .transforms import (
     CenterCrop,
@@ -68,6 +69,7 @@ __all__ = [
     "Bytes",
     "CenterCrop",
     "ColorJitter",
+    "CutMix",
     "FaultReport",
     "Float",
     "ForkedError",
@@ -81,6 +83,7 @@ __all__ = [
     "LoaderError",
     "Mask",
     "Mix",
+    "MixUp",
     "Normalize",
     "Output",
     "Pad",

@@ -11,6 +11,7 @@ from typing import Any
 from . import _native, forks, tensors
 from .batch import Batch, FaultReport, make_batch
 from .device import DeviceFeed, PinnedRing
+from .mixing import Mixing, Place
 from .output import Output
 
 logger = logging.getLogger("feedline")
@@ -33,6 +34,7 @@ class Job:
         is_pinned: Whether the ring is page-locked for the trainer's own copies.
         output: What becomes of pixels.
         images: Numbers of the fields that it applies to.
+        mixing: What blends the rows of a batch.
     """
 
     spec: dict[str, Any]
@@ -47,6 +49,11 @@ class Job:
     is_pinned: bool = False
     output: Output | None = None
     images: tuple[int, ...] = ()
+    mixing: Mixing | None = None
+
+    def place(self, info: _native.BatchInfo) -> Place:
+        """Where the batch stands that `info` describes."""
+        return Place(self.spec["seed"], info.epoch, info.position, self.spec["rank"])
 
 
 class Connection:
@@ -83,6 +90,8 @@ class Connection:
         info, buffers = taken
         makers = self._makers.get(info.rows) or self._new_makers(info.rows)
         made = [make(buffer) for make, buffer in zip(makers, buffers, strict=True)]
+        if self._job.mixing is not None:
+            self._job.mixing.run(made, self._job.place(info))
         return make_batch(made, self._names, info, self.generation if info.is_borrowed else None), info
 
     def seek(self, epoch: int, position: int) -> None:

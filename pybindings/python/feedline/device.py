@@ -131,6 +131,9 @@ class DeviceFeed:
         torch, device, rows = self._torch, self._device, info.rows
         made: list[Any] = []
         sources, targets = [], []
+        mixing = self._job.mixing
+        if mixing is not None:
+            mixing.check({place: self._on_host(place, held[place], rows) for place in mixing.checked()})
         with torch.cuda.stream(self._copies):
             for place, (field, form) in enumerate(zip(self._layout, self._job.forms, strict=True)):
                 if form in FIXED_FORMS:
@@ -146,10 +149,16 @@ class DeviceFeed:
             if self._output is not None:
                 for place in self._job.images:
                     made[place] = self._output(made[place])
+            if mixing is not None:
+                mixing.run(made, self._job.place(info))
             event = torch.cuda.Event()
             event.record(self._copies)
         tensors = [tensor for value in made for tensor in tensors_of(value)]
         return make_batch(made, self._names, info, None), info, event, tensors
+
+    def _on_host(self, place: int, buffer: Any, rows: int) -> Any:
+        """A field of fixed rows as it lies in the ring, as NumPy's array."""
+        return makers([self._layout[place]], ["tensor"], rows, "numpy")[0](buffer)
 
 
 def lock_pages(native: Stream, device: int, is_device_alone: bool) -> None:

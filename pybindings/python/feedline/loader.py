@@ -18,6 +18,7 @@ from .epochs import Epochs, Run
 from .errors import ForkedError, LoaderError
 from .fields import Field, Image, default_fields, field_specs
 from .mix import Mix
+from .mixing import BatchTransform, Mixing
 from .output import Output
 
 logger = logging.getLogger("feedline")
@@ -70,6 +71,8 @@ class Loader:
             current at ``next()``, without a wait. Texts, bytes and JSON objects stay on the host.
         device_prefetch: With ``device``, batches that are copied before they are asked for, 1 to 32.
         output: An `Output`: what becomes of pixels, where the batch arrives. By default they are uint8.
+        batch_transform: `MixUp` or `CutMix`, or a list of them, of which each batch gets one by chance. They act where the
+            batch arrives, after ``output``, and make float32 labels of shape (N, classes).
         layout: ``"NHWC"``: images are a ``channels_last`` view (N, 3, H, W) in torch, (N, H, W, 3) in NumPy. ``"NCHW"``:
             contiguous (N, 3, H, W) in both.
         zero_copy: ``"auto"``: tensors are views of shared memory, except small ones (below 64 KiB a batch), and except
@@ -136,6 +139,7 @@ class Loader:
         device: Any = None,
         device_prefetch: int = 2,
         output: Output | None = None,
+        batch_transform: BatchTransform | Iterable[BatchTransform] | None = None,
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         zero_copy: Literal["auto", "strict", "copy"] = "auto",
         slots: int | None = None,
@@ -245,6 +249,7 @@ class Loader:
             bool(pin_memory or pin_memory_device),
             output,
             tuple(place for place, field in enumerate(fields.values()) if isinstance(field, Image)),
+            None if batch_transform is None else Mixing(batch_transform, fields, layout == "NHWC"),
         )
         self._check_framework()
         _native.check_spec(json.dumps(spec))
