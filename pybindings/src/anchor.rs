@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use feedline_loader::client;
 use pyo3::prelude::*;
 
-use crate::errors::to_python;
+use crate::wait::wait;
 
 /// Keeps a private sidecar alive while this object lives, and tells whether it still is.
 #[pyclass(frozen, module = "feedline._native")]
@@ -22,7 +22,7 @@ impl Anchor {
     /// Connects to the sidecar that listens on `socket`.
     #[new]
     fn connect(py: Python<'_>, socket: PathBuf) -> PyResult<Self> {
-        let anchor = py.detach(|| client::Anchor::connect(&socket)).map_err(|error| to_python(py, &error, None))?;
+        let anchor = wait(py, None, |poll| client::Anchor::connect(&socket, poll))?;
         let sidecar_pid = anchor.sidecar_pid();
         Ok(Self { inner: Mutex::new(anchor), sidecar_pid })
     }

@@ -36,6 +36,9 @@ def test_a_table_gives_labels_by_key(
     table.write_text("age,score,file\n1,2,0\n3,4,1\n")
     with pytest.raises(feedline.SampleError, match="none of: age"):
         rows(labels=(table, "file"), shuffle=False)
+    table.write_text("age,score,file\n1,2,0\nold,4,1\n")
+    with pytest.raises(feedline.SampleError, match=r'key "1", field "age".*bad-value.*in the table .*csv'):
+        rows(labels=(table, "file"), shuffle=False)
     with pytest.raises(FileNotFoundError, match="labels="):
         rows(labels=tmp_path / "none.csv")
     with pytest.raises(ValueError, match="no column 'key'|no column \"key\""):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import signal
 import socket
@@ -95,9 +96,11 @@ def holders(path: Path) -> set[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_private_sidecar_ends_though_it_builds_an_index(script, tmp_path, number) -> None:
-    shard = tmp_path / "long.tar"
+    shard = tmp_path / "long.tar.xz"
+    # Zeros without end: nobody waits until they have been looked through.
+    packed = lzma.compress(bytes(64 << 20), preset=0)
     with shard.open("wb") as file:
-        file.truncate(1 << 40)  # Zeros without end: nobody waits until they have been looked through.
+        file.writelines(packed for _ in range(2000))
     one = script("say(); load(sys.argv[1]).peek()", str(shard))
     one.hear()
     assert within(20, lambda: bool(holders(shard))), "the index is being built"
@@ -116,14 +119,16 @@ with open(f"/proc/{pid}/statm") as statm:
     size = int(statm.read().split()[0]) * resource.getpagesize()
 resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
 say(pid)
-load(sys.argv[1]).peek()
+try: load(sys.argv[1]).peek()
+except feedline.LoaderError as error: say(str(error))
 """
 
 
 def test_a_private_sidecar_ends_though_it_has_no_room_for_a_thread(script, dataset) -> None:
     one = script(OUT_OF_THREADS, dataset.pattern)
     (pid,) = one.hear()
-    one.process.wait(timeout=30)
+    [[words]], _errors = one.finish()
+    assert "no room for a thread that builds an index" in words or "ended it" in words
     assert wait_gone(pid, 10)
 
 
@@ -327,6 +332,34 @@ def test_ctrl_c_while_connecting(script, dataset, silent_sidecar) -> None:
     waiting = script(code, dataset.pattern, silent_sidecar)
     assert check_ctrl_c(waiting, lambda: None) < 1
     waiting.finish()
+
+
+def test_ctrl_c_while_a_private_sidecar_is_silent(script, silent_sidecar) -> None:
+    waiting = script(CTRL_C.format(before="", wait="feedline._native.Anchor(sys.argv[1])", after=""), silent_sidecar)
+    assert check_ctrl_c(waiting, lambda: None) < 1
+    waiting.finish()
+
+
+@pytest.fixture
+def full_sidecar(tmp_path):
+    """A socket that takes no connection, because as many as may wait do so."""
+    path = str(tmp_path / "full.sock")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(path)
+        listener.listen(0)
+        first.connect(path)
+        yield path
+
+
+def test_ctrl_c_while_a_sidecar_takes_nobody_in(script, full_sidecar) -> None:
+    waiting = script(CTRL_C.format(before="", wait="feedline._native.Anchor(sys.argv[1])", after=""), full_sidecar)
+    assert check_ctrl_c(waiting, lambda: None) < 1
+    waiting.finish()
+
+
+def test_a_sidecar_that_takes_nobody_in_is_a_stall(load, full_sidecar) -> None:
+    with pytest.raises(feedline.StallError, match="sidecar's answer"):
+        len(load(sidecar=full_sidecar, timeout=0.2))
 
 
 def test_ctrl_c_while_waiting_for_a_batch(script, dataset, serve) -> None:

@@ -6,12 +6,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_descriptors};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::{Poll, WAIT_SLICE, Waiting};
 use crate::error::{Error, Result};
 use crate::serve::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage};
 use crate::sys::socket::{receive, send};
+
+/// Longest wait of an anchor for the sidecar's answer.
+const ANCHOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One connection to a sidecar.
 #[derive(Debug)]
@@ -34,14 +38,28 @@ impl Connection {
                 path.display()
             ),
         };
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        let started = Instant::now();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(|source| Error::system("make a socket", source))?;
         let address = SocketAddrUnix::new(path).map_err(|_| {
             Error::config(format!("the socket path {} is longer than the system allows (107 bytes)", path.display()))
         })?;
-        connect(&socket, &address).map_err(refused)?;
-        rustix::io::ioctl_fionbio(&socket, true)
-            .map_err(|source| Error::system("make a socket non-blocking", source))?;
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => break,
+                // The sidecar takes in nobody at the moment, and as many as the system lets wait do so already.
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let waited = started.elapsed();
+                    if waited > timeout {
+                        return Err(no_answer(waited, &Waiting::Connect));
+                    }
+                    poll(&Waiting::Connect, waited)?;
+                    std::thread::sleep(WAIT_SLICE);
+                }
+                Err(source) => return Err(refused(source)),
+            }
+        }
         let mut connection = Self { socket, received: Vec::new(), descriptors: Vec::new(), sidecar_pid: 0 };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         connection.send(&ClientMessage::Hello { protocol: PROTOCOL_VERSION, version }, &[])?;
@@ -83,9 +101,7 @@ impl Connection {
             }
             let waited = started.elapsed();
             if waited > timeout {
-                return Err(Error::Stalled {
-                    message: format!("no answer within {:.1} s; waited for {waiting}", waited.as_secs_f64()),
-                });
+                return Err(no_answer(waited, waiting));
             }
             poll(waiting, waited)?;
             self.wait_for(PollFlags::IN, WAIT_SLICE)?;
@@ -136,6 +152,10 @@ impl Connection {
     }
 }
 
+fn no_answer(waited: Duration, waiting: &Waiting) -> Error {
+    Error::Stalled { message: format!("no answer within {:.1} s; waited for {waiting}", waited.as_secs_f64()) }
+}
+
 /// The error that a message stands for, or a complaint about a message out of place.
 pub(super) fn unexpected(message: ServerMessage, expected: &str) -> Error {
     match message {
@@ -151,9 +171,9 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Connects to the sidecar that listens at `path`.
-    pub fn connect(path: &Path) -> Result<Self> {
-        let connection = Connection::open(path, Duration::from_secs(10), &mut |_, _| Ok(()))?;
+    /// Connects to the sidecar that listens at `path`; `poll` runs between the slices of the wait.
+    pub fn connect(path: &Path, poll: &mut Poll<'_>) -> Result<Self> {
+        let connection = Connection::open(path, ANCHOR_TIMEOUT, poll)?;
         Ok(Self { connection })
     }
 

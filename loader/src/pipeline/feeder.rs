@@ -95,6 +95,8 @@ pub(super) struct Feeder {
     vacant: Vec<usize>,
     /// Rows that may be between submission and a worker: pending and queued together.
     queue_rows: u32,
+    /// How often reads that had ended were taken in.
+    wake: u64,
     running: bool,
 }
 
@@ -131,6 +133,7 @@ impl Feeder {
             pending: (0..rows).map(|_| None).collect(),
             vacant: (0..rows).rev().collect(),
             queue_rows,
+            wake: 0,
             running: true,
         })
     }
@@ -155,9 +158,14 @@ impl Feeder {
                 Ok(false) => {}
                 Err(error) => return self.fail_all(&error),
             }
-            for completion in done.drain(..) {
-                self.complete(completion);
-            }
+            self.complete_all(&mut done);
+        }
+    }
+
+    fn complete_all(&mut self, done: &mut Vec<Completion>) {
+        self.wake += 1;
+        for completion in done.drain(..) {
+            self.complete(completion);
         }
     }
 
@@ -389,9 +397,10 @@ impl Feeder {
             // A wake that comes meanwhile stays readable until `clear_wakes`, so none is lost here.
             if let Err(error) = self.reader.wait(SLEEP_MAX, self.epoll.as_fd(), &mut done) {
                 let result = Err(std::io::Error::other(error));
+                self.wake += 1;
                 return self.complete(Completion { ticket: request.ticket, buffer: request.buffer, result });
             }
-            done.drain(..).for_each(|completion| self.complete(completion));
+            self.complete_all(&mut done);
         }
         self.stages.reads_in_flight.store(self.reader.in_flight(), Relaxed);
     }
@@ -417,7 +426,9 @@ impl Feeder {
         let stream = &pending.work.batch.stream;
         let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         stream.counters().read_ns.fetch_add(elapsed, Relaxed);
-        self.files.release(stream.dataset(), pending.file);
+        if let Err(error) = self.files.release(stream.dataset(), pending.file, self.wake, &*self.reader) {
+            stream.fail(error);
+        }
         self.hand_over(pending.work);
     }
 

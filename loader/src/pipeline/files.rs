@@ -24,6 +24,8 @@ struct OpenFile {
     file: FileId,
     reads: u32,
     last_use: u64,
+    /// After which wake of the feeder it was last looked at.
+    checked: u64,
     is_unpacked: bool,
 }
 
@@ -90,7 +92,7 @@ impl FileTable {
             return Ok(Acquired::NoRoom);
         }
         let file = reader.add_file(dataset.open_file(number)?.into())?;
-        let open = OpenFile { file, reads: 1, last_use: self.clock, is_unpacked: false };
+        let open = OpenFile { file, reads: 1, last_use: self.clock, checked: 0, is_unpacked: false };
         self.entries.insert(key, Entry::Open(open));
         Ok(Acquired::File(file))
     }
@@ -135,18 +137,33 @@ impl FileTable {
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             self.clock += 1;
             *entry = match done.file.and_then(|file| reader.add_file(file.into())) {
-                Ok(file) => Entry::Open(OpenFile { file, reads: 0, last_use: self.clock, is_unpacked: true }),
+                Ok(file) => {
+                    Entry::Open(OpenFile { file, reads: 0, last_use: self.clock, checked: 0, is_unpacked: true })
+                }
                 Err(error) => Entry::Failed(error),
             };
         }
         any
     }
 
-    /// A read of file `number` of `dataset` is done.
-    pub(super) fn release(&mut self, dataset: &Arc<Dataset>, number: FileNumber) {
-        if let Some(Entry::Open(open)) = self.entries.get_mut(&file_key(dataset, number)) {
-            open.reads -= 1;
+    /// A read of file `number` of `dataset` is done. An error says that the file is no longer what was indexed, so that
+    /// what was read means nothing. Reads that ended before the same `wake` of the feeder, which counts from 1, share one
+    /// look at the file.
+    pub(super) fn release(
+        &mut self,
+        dataset: &Dataset,
+        number: FileNumber,
+        wake: u64,
+        reader: &dyn Reader,
+    ) -> Result<()> {
+        let Some(Entry::Open(open)) = self.entries.get_mut(&file_key(dataset, number)) else { return Ok(()) };
+        open.reads -= 1;
+        if open.checked == wake {
+            return Ok(());
         }
+        dataset.check_read(number, reader.file(open.file))?;
+        open.checked = wake;
+        Ok(())
     }
 
     /// Closes the files of `dataset`, whose last stream has ended, except those with reads in flight.
@@ -176,6 +193,6 @@ impl FileTable {
 }
 
 /// Datasets are known by their address; the feeder, or the thread that unpacks, keeps every one alive that has an entry.
-fn file_key(dataset: &Arc<Dataset>, number: FileNumber) -> FileKey {
-    (Arc::as_ptr(dataset).addr(), number)
+fn file_key(dataset: &Dataset, number: FileNumber) -> FileKey {
+    (std::ptr::from_ref(dataset).addr(), number)
 }

@@ -15,7 +15,7 @@ use crate::augment::Draw;
 use crate::batch::FieldWorker;
 use crate::decode::unwrap::Unwrapper;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
-use crate::shard::FieldBytes;
+use crate::shard::{FieldBytes, Origin};
 use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
 
@@ -224,13 +224,24 @@ impl Worker {
 fn report(work: &RowWork, found: FieldFault) -> FaultReport {
     let stream = &work.batch.stream;
     let (shard, _) = stream.dataset().locate(work.sample);
+    let mut places = [None; FIELDS_MAX];
+    let places = &mut places[..stream.fields().len()];
+    stream.selector().select(stream.dataset(), work.sample, places);
+    let origin = places[found.field].map(|place| place.origin);
+    // The shard tells which sample it is, and is no place where a value of the table could be looked for.
+    let (offset, message) = match (origin, stream.dataset().table_path()) {
+        (Some(Origin::Labels), Some(table)) => {
+            (0, format!("{}, in the table {}", found.fault.message, table.display()))
+        }
+        _ => (found.offset, found.fault.message),
+    };
     FaultReport {
         class: found.fault.class,
         shard: stream.dataset().shard_path(shard).display().to_string(),
         key: stream.dataset().with_key(work.sample, str::to_owned),
         field: stream.spec().fields[found.field].name.clone(),
-        offset: found.offset,
-        message: found.fault.message,
+        offset,
+        message,
         sample: work.sample.0,
         row: work.row,
     }

@@ -69,6 +69,9 @@ pub trait Reader: Send + Debug {
     /// Forgets a file; it is closed when the last of its reads has ended.
     fn remove_file(&mut self, file: FileId);
 
+    /// A file that was added and not removed.
+    fn file(&self, file: FileId) -> BorrowedFd<'_>;
+
     /// Starts a read, at the latest with the next [`Reader::wait`]. As many reads as the reader is deep may be in
     /// flight; one more is handed back.
     fn submit(&mut self, request: ReadRequest) -> std::result::Result<(), ReadRequest>;

@@ -308,6 +308,10 @@ impl Reader for PreadPool {
         }
     }
 
+    fn file(&self, file: FileId) -> BorrowedFd<'_> {
+        self.files.of_read(file).as_fd()
+    }
+
     fn submit(&mut self, request: ReadRequest) -> std::result::Result<(), ReadRequest> {
         if self.in_flight >= self.depth {
             return Err(request);

@@ -304,6 +304,10 @@ impl Reader for UringReader {
         }
     }
 
+    fn file(&self, file: FileId) -> BorrowedFd<'_> {
+        self.files.of_read(file).as_fd()
+    }
+
     fn submit(&mut self, request: ReadRequest) -> std::result::Result<(), ReadRequest> {
         if self.in_flight as usize >= self.slots.len() {
             return Err(request);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -11,6 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Service;
+use super::beside::beside;
 use super::datasets::{check_roots, classes_beside};
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
 use super::quarantine::{LeftOut, Proposals, QuarantineList};
@@ -171,17 +173,18 @@ impl Connection {
     async fn open_dataset(&mut self, spec: &JobSpec, pidfd: Option<&AsyncFd<OwnedFd>>) -> Result<Option<Arc<Dataset>>> {
         let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
         let (service, shards, rules) = (self.service.clone(), spec.shards.clone(), spec.rules.clone());
-        let mut opening = tokio::task::spawn_blocking(move || {
-            service.datasets.open(&shards, &rules, &|report| {
+        let wanted = Wanted(Arc::default());
+        let stop = wanted.0.clone();
+        let opening = beside("builds an index", move || {
+            let tell = |report| {
                 progress.send_replace(Some(report));
-            })
+            };
+            service.datasets.open(&shards, &rules, &tell, &stop)
         });
+        let mut opening = std::pin::pin!(opening);
         loop {
             tokio::select! {
-                opened = &mut opening => {
-                    let opened = opened.map_err(|panic| Error::protocol(format!("the index builder failed: {panic}")))?;
-                    return opened.map(Some);
-                }
+                opened = &mut opening => return opened.map(Some),
                 filled = self.fill() => {
                     if !filled? {
                         return Ok(None);
@@ -237,7 +240,10 @@ impl Connection {
     }
 
     fn note_fault(&mut self, report: &FaultReport, first: bool) {
-        if first {
+        // A private sidecar shares its client's terminal, and the client tells of each.
+        if first && self.service.options.private {
+            tracing::info!("{report}; others of class {} are counted, not logged", report.class);
+        } else if first {
             tracing::warn!("{report}; others of class {} are counted, not logged", report.class);
         } else {
             tracing::debug!("{report}");
@@ -250,7 +256,12 @@ impl Connection {
     /// Tells the client that its stream is over, and waits until it has gone: it may have batches to finish.
     async fn end_stream(&mut self, error: Error) -> Result<()> {
         if let Some(stream) = &self.stream {
-            tracing::warn!("job {:?} ended: {error}", stream.spec().name);
+            // As above: the client raises it.
+            if self.service.options.private {
+                tracing::info!("job {:?} ended: {error}", stream.spec().name);
+            } else {
+                tracing::warn!("job {:?} ended: {error}", stream.spec().name);
+            }
             self.service.pipeline.remove(stream);
             let failed = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
             let ring = stream.ring().clone();
@@ -332,6 +343,15 @@ impl Drop for Connection {
     }
 }
 
+/// Somebody waits for what is under way; dropped, it tells those who work on it to stop.
+struct Wanted(Arc<AtomicBool>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Returns when the client's process has ended; never, where the kernel gives no descriptor for it.
 async fn process_end(pidfd: Option<&AsyncFd<OwnedFd>>) {
     match pidfd {
@@ -361,8 +381,7 @@ fn quarantine(spec: &JobSpec, attached: Option<&[u8]>) -> Result<Option<Quaranti
 async fn find_left_out(list: Option<QuarantineList>, dataset: &Arc<Dataset>) -> Result<LeftOut> {
     let Some(list) = list else { return Ok(LeftOut::default()) };
     let dataset = dataset.clone();
-    let found = tokio::task::spawn_blocking(move || list.find_in(&dataset)).await;
-    found.map_err(|panic| Error::protocol(format!("the search for samples in quarantine failed: {panic}")))?
+    beside("looks for samples in quarantine", move || list.find_in(&dataset)).await
 }
 
 /// Which samples an epoch takes.

@@ -1,6 +1,7 @@
 //! Datasets that are open: one index a node, however many clients use it.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{Error, Result};
@@ -27,19 +28,21 @@ impl Datasets {
         Self { cache_dir, links, open: Mutex::default() }
     }
 
-    /// The dataset of `shards`: opened anew when it is not open, or when a shard has changed since.
+    /// The dataset of `shards`: opened anew when it is not open, or when a shard has changed since. Ends soon, with an
+    /// error, once `stop` is set.
     pub(super) fn open(
         &self,
         shards: &[PathBuf],
         rules: &DatasetRules,
         progress: &(dyn Fn(IndexProgress) + Sync),
+        stop: &AtomicBool,
     ) -> Result<Arc<Dataset>> {
         if let Some(dataset) = self.find(shards, rules).filter(|dataset| dataset.is_current()) {
             return Ok(dataset);
         }
         let options =
             IndexOptions { cache_dir: self.cache_dir.clone(), threads: None, rules: rules.clone(), links: self.links };
-        let dataset = Arc::new(Dataset::open(shards, &options, progress)?);
+        let dataset = Arc::new(Dataset::open_until(shards, &options, progress, stop)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|other| other.dataset.strong_count() > 0 && !other.is_of(shards, rules));
         open.push(Open { shards: shards.to_vec(), rules: rules.clone(), dataset: Arc::downgrade(&dataset) });

@@ -1,9 +1,10 @@
 //! The service: lends streams to clients over a Unix socket.
 //!
 //! tokio serves this control plane and nothing else: [`protocol`] is what travels, [`connection`] one client's life,
-//! [`datasets`] the indexes that clients share, [`metrics`] the counters over HTTP. The data path is
+//! [`beside`] the work that takes long, [`datasets`] the indexes that clients share, [`metrics`] the counters over HTTP. The data path is
 //! [`crate::pipeline`]'s threads.
 
+mod beside;
 mod connection;
 mod datasets;
 mod metrics;

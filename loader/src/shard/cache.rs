@@ -6,9 +6,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
+use std::time::{Duration, SystemTime};
 
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::rand::GetRandomFlags;
 
 use super::identity::FileState;
@@ -17,6 +18,12 @@ use crate::error::Result;
 use crate::spec::DatasetRules;
 use crate::sys::map::MappedFile;
 
+/// Ending of an index that is being written.
+const UNFINISHED: &str = "new";
+
+/// An unfinished index without a writer is swept after this long; before, its writer may not have locked it yet.
+const SWEEP_AFTER: Duration = Duration::from_secs(60);
+
 /// The cache folder, or none; then indexes live in memory only.
 #[derive(Debug)]
 pub(super) struct Cache {
@@ -24,6 +31,7 @@ pub(super) struct Cache {
     /// What else than its path the name of a shard's index depends on; empty for the default rules.
     rules: Vec<u8>,
     failure: OnceLock<String>,
+    sweep: Once,
 }
 
 impl Cache {
@@ -36,7 +44,7 @@ impl Cache {
         } else {
             serde_json::to_vec(&rules).expect("rules are plain data")
         };
-        let cache = Self { folder, rules, failure: OnceLock::new() };
+        let cache = Self { folder, rules, failure: OnceLock::new(), sweep: Once::new() };
         match &cache.folder {
             Some(folder) => {
                 if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(folder) {
@@ -81,6 +89,9 @@ impl Cache {
 
     /// Keeps an index, and returns it opened from the cache; from memory when the cache does not take it.
     pub(super) fn keep(&self, path: &Path, bytes: Vec<u8>) -> Result<ShardIndex> {
+        if let Some(folder) = &self.folder {
+            self.sweep.call_once(|| sweep(folder, SystemTime::now()));
+        }
         let stored = self.index_path(path).and_then(|index_path| {
             let stored = write_and_rename(&index_path, &bytes).and_then(|()| read(&index_path));
             stored.inspect_err(|error| self.fail(&index_path, error)).ok()
@@ -152,8 +163,10 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Process numbers do not do: containers that share the folder have the same ones.
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
-    let temporary = path.with_extension(format!("{:016x}.new", u64::from_le_bytes(random)));
+    let temporary = path.with_extension(format!("{:016x}.{UNFINISHED}", u64::from_le_bytes(random)));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    // The lock says that the writer lives. Where the file system has none, nobody sweeps.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The first error is the one to tell.
@@ -162,9 +175,52 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
+/// Removes the unfinished indexes of writers that died. What cannot be looked at or removed stays.
+fn sweep(folder: &Path, now: SystemTime) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.extension().is_some_and(|ending| ending == UNFINISHED) && is_abandoned(&path, now).unwrap_or(false) {
+            tracing::debug!("{}: its writer is dead; removed", path.display());
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a file is old enough to be locked by its writer, and is not.
+fn is_abandoned(path: &Path, now: SystemTime) -> io::Result<bool> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    let is_old = now.duration_since(metadata.modified()?).is_ok_and(|age| age > SWEEP_AFTER);
+    Ok(metadata.is_file() && is_old && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unfinished_indexes_of_dead_writers_are_swept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        let written = |name: &str| File::create(at(name)).expect("made");
+        drop((written("a.0123456789abcdef.new"), written("b.index"), written("notes.txt")));
+        let locked = written("c.0123456789abcdef.new");
+        flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("nobody else has it");
+        fs::create_dir(at("d.new")).expect("made");
+        let names = || {
+            let entries = fs::read_dir(folder.path()).expect("there");
+            let mut names: Vec<_> = entries.map(|entry| entry.expect("read").file_name()).collect();
+            names.sort();
+            names
+        };
+        let all = ["a.0123456789abcdef.new", "b.index", "c.0123456789abcdef.new", "d.new", "notes.txt"];
+        sweep(folder.path(), SystemTime::now());
+        assert_eq!(names(), all, "their writers may be about to lock them");
+        sweep(folder.path(), SystemTime::now() + 2 * SWEEP_AFTER);
+        assert_eq!(names(), all[1..], "only what nobody writes");
+    }
 
     #[test]
     fn the_folder_comes_from_the_environment() {

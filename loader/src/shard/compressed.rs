@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use super::window::ReadAt;
+use super::window::{ReadAt, check_wanted};
 use crate::error::{Error, Result};
 
 /// How a tar is compressed.
@@ -55,8 +55,10 @@ impl Compression {
 }
 
 /// A compressed file, read at growing offsets of its unpacked bytes.
-pub(super) struct Forwards {
+pub(super) struct Forwards<'a> {
     state: RefCell<State>,
+    /// Set when nobody wants the bytes any more.
+    stop: &'a AtomicBool,
 }
 
 struct State {
@@ -67,11 +69,11 @@ struct State {
     is_over: bool,
 }
 
-impl Forwards {
-    /// Starts at the first byte.
-    pub(super) fn new(file: File, compression: Compression) -> io::Result<Self> {
+impl<'a> Forwards<'a> {
+    /// Starts at the first byte. Reads fail once `stop` is set.
+    pub(super) fn new(file: File, compression: Compression, stop: &'a AtomicBool) -> io::Result<Self> {
         let state = State { unpacked: compression.unpack(file)?, recent: Vec::new(), recent_offset: 0, is_over: false };
-        Ok(Self { state: RefCell::new(state) })
+        Ok(Self { state: RefCell::new(state), stop })
     }
 }
 
@@ -106,10 +108,11 @@ impl State {
     }
 }
 
-impl ReadAt for Forwards {
+impl ReadAt for Forwards<'_> {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let state = &mut *self.state.borrow_mut();
         while state.end() <= offset && !state.is_over {
+            check_wanted(self.stop)?;
             state.advance()?;
         }
         if offset > state.end() {
@@ -128,25 +131,28 @@ impl ReadAt for Forwards {
     }
 }
 
-/// Unpacks the shard at `path`, open as `file`, into an unnamed file of `folder`. Ends early, with an error, once `stop`
-/// is set.
+/// Unpacks the shard at `path`, open as `file`, into an unnamed file of `folder`: at least its first `bytes_wanted` bytes,
+/// so that neither damage behind the samples nor what was joined on to fill a disk matters. Ends early, with an error, once
+/// `stop` is set.
 pub(super) fn unpack(
     path: &Path,
     file: File,
     compression: Compression,
     folder: &Path,
+    bytes_wanted: u64,
     stop: &AtomicBool,
 ) -> Result<File> {
     let fail = |action, source| Error::io(action, path, source);
     let mut target = tempfile::tempfile_in(folder).map_err(|source| Error::io("make a file in", folder, source))?;
     let mut unpacked = compression.unpack(file).map_err(|source| fail("unpack", source))?;
     let mut chunk = vec![0; CHUNK_BYTES];
-    loop {
+    let mut bytes = 0;
+    while bytes < bytes_wanted {
         if stop.load(Ordering::Relaxed) {
             return Err(fail("unpack", io::Error::other("the sidecar ends")));
         }
         let count = match unpacked.read(&mut chunk) {
-            Ok(0) => return Ok(target),
+            Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(source) => return Err(fail("unpack", source)),
@@ -154,7 +160,13 @@ pub(super) fn unpack(
         target.write_all(&chunk[..count]).map_err(|source| {
             Error::io("unpack a compressed shard into (FEEDLINE_CACHE names another folder)", folder, source)
         })?;
+        bytes += count as u64;
     }
+    if bytes < bytes_wanted {
+        let message = format!("the unpacked shard ends at byte {bytes}, its samples at byte {bytes_wanted}");
+        return Err(Error::shard(path, bytes, message));
+    }
+    Ok(target)
 }
 
 #[cfg(test)]
@@ -192,7 +204,8 @@ mod tests {
             // Two streams, one after the other, as parallel compressors write them.
             let (front, back) = bytes.split_at(3_000_001);
             let packed = [packed(compression, front), packed(compression, back)].concat();
-            let forwards = Forwards::new(file(&packed), compression).expect("opened");
+            let go = AtomicBool::new(false);
+            let forwards = Forwards::new(file(&packed), compression, &go).expect("opened");
             for offset in [0, 10, 512, 300_000, 299_000, 2_999_990, 4_999_000, 4_999_999, 5_000_000] {
                 let mut found = [0; 600];
                 let mut count = 0;
@@ -209,14 +222,20 @@ mod tests {
             assert!(forwards.read_at(&mut [0; 8], 0).is_err());
 
             let folder = tempfile::tempdir().expect("a folder");
-            let go = AtomicBool::new(false);
             let path = Path::new("/s.tar.x");
-            let unpacked = unpack(path, file(&packed), compression, folder.path(), &go).expect("sound");
+            let end = bytes.len() as u64;
+            let unpacked = unpack(path, file(&packed), compression, folder.path(), end, &go).expect("sound");
             assert_eq!(unpacked.metadata().expect("there").len(), bytes.len() as u64);
-            let cut = unpack(path, file(&packed[..packed.len() - 9]), compression, folder.path(), &go);
-            assert!(cut.expect_err("cut").to_string().contains("cannot unpack /s.tar.x"));
+            let cut = &packed[..packed.len() * 7 / 8];
+            let refused = unpack(path, file(cut), compression, folder.path(), end, &go);
+            assert!(refused.expect_err("cut").to_string().contains("cannot unpack /s.tar.x"));
+            let damaged_behind = unpack(path, file(cut), compression, folder.path(), 1_000_000, &go);
+            assert!((1_000_000..end).contains(&damaged_behind.expect("enough").metadata().expect("there").len()));
+            let short = unpack(path, file(&packed), compression, folder.path(), end + 1, &go);
+            assert!(short.expect_err("short").to_string().contains("ends at byte 5000000"));
             let stop = AtomicBool::new(true);
-            assert!(unpack(path, file(&packed), compression, folder.path(), &stop).is_err());
+            assert!(unpack(path, file(&packed), compression, folder.path(), end, &stop).is_err());
+            assert!(Forwards::new(file(&packed), compression, &stop).expect("opened").read_at(&mut [0; 8], 0).is_err());
             assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
         }
     }

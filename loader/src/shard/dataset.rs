@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -91,6 +92,16 @@ impl Dataset {
     /// Opens the index of each shard, or makes it where there is none or the shard has changed. `progress` is called
     /// from several threads.
     pub fn open(shards: &[PathBuf], options: &IndexOptions, progress: &(dyn Fn(IndexProgress) + Sync)) -> Result<Self> {
+        Self::open_until(shards, options, progress, &AtomicBool::new(false))
+    }
+
+    /// As [`Dataset::open`]; ends soon, with an error, once `stop` is set.
+    pub fn open_until(
+        shards: &[PathBuf],
+        options: &IndexOptions,
+        progress: &(dyn Fn(IndexProgress) + Sync),
+        stop: &AtomicBool,
+    ) -> Result<Self> {
         let absolute = |path: &PathBuf| {
             let path = std::path::absolute(path).map_err(|source| Error::io("find", path, source))?;
             Ok(lmdb::data_file(&path))
@@ -101,7 +112,7 @@ impl Dataset {
         }
         pattern::check_files(&paths)?;
         let cache = Cache::new(options.cache_dir.as_deref(), &options.rules);
-        let indexes = open_all(&paths, options, &cache, progress)?;
+        let indexes = open_all(&paths, options, &cache, progress, stop)?;
         let mut dataset = Self::join(paths, indexes, options.links, cache.folder());
         dataset.notices.extend(cache.failure().map(str::to_owned));
         if dataset.sample_count == 0 {
@@ -209,6 +220,11 @@ impl Dataset {
         self.labels.as_ref().map(|(_, labels)| labels)
     }
 
+    /// Path of the table of labels, if there is one.
+    pub fn table_path(&self) -> Option<&Path> {
+        self.labels.as_ref().map(|(path, _)| path.as_path())
+    }
+
     /// Length of the longest key.
     pub fn key_bytes_max(&self) -> u32 {
         self.key_bytes_max
@@ -249,15 +265,18 @@ impl Dataset {
         self.index(shard).compression().is_some()
     }
 
-    /// Unpacks a compressed shard into an unnamed file, after making sure that it is the one that was indexed. Ends early,
-    /// with an error, once `stop` is set.
+    /// Unpacks a compressed shard into an unnamed file, as far as it has samples, and makes sure that it is the one that was
+    /// indexed. Ends early, with an error, once `stop` is set.
     pub fn unpack(&self, shard: u32, stop: &AtomicBool) -> Result<File> {
         let Shard { path, index, .. } = &self.shards[shard as usize];
         let file = self.open_whole(shard)?;
-        match index.compression() {
-            Some(compression) => compressed::unpack(path, file, compression, &self.unpack_folder, stop),
-            None => Ok(file),
-        }
+        let Some(compression) = index.compression() else { return Ok(file) };
+        let io = |source| Error::io("look at", path, source);
+        let packed = file.try_clone().map_err(io)?;
+        let unpacked = compressed::unpack(path, packed, compression, &self.unpack_folder, index.file_end(), stop);
+        // What a writer did meanwhile looks like damage.
+        self.check_file(shard, &file.metadata().map_err(io)?)?;
+        unpacked
     }
 
     fn compressed_words(&self) -> Option<String> {
@@ -302,18 +321,22 @@ impl Dataset {
         if let Some(snapshot) = snapshot {
             return snapshot.check_file(metadata);
         }
-        let (indexed, found) = (index.identity.state, FileState::of(metadata));
-        if indexed.same_contents(&found) {
+        same_shard(path, index.identity.state, FileState::of(metadata))
+    }
+
+    /// Makes sure that `file`, the open `number`, was still what was indexed when it was read: to be asked after the reads,
+    /// before what was read is used.
+    pub fn check_read(&self, FileNumber { shard, file: number }: FileNumber, file: BorrowedFd<'_>) -> Result<()> {
+        let Shard { path, index, snapshot } = &self.shards[shard as usize];
+        if snapshot.is_some() || index.compression().is_some() {
+            // What keeps a database is asked in `check_snapshots`; what was unpacked is nobody else's.
             return Ok(());
         }
-        Err(Error::shard(
-            path,
-            0,
-            format!(
-                "the shard changed after it was indexed (then inode {}, {} bytes, now inode {}, {} bytes); open the dataset again",
-                indexed.inode, indexed.bytes, found.inode, found.bytes
-            ),
-        ))
+        let found = FileState::after_reads(file).map_err(|source| Error::io("look at", path, source))?;
+        match number.checked_sub(1).and_then(|local| index.file(local)) {
+            Some((file, bytes)) => tree::check_length(path, file, u64::from(bytes), found.bytes),
+            None => same_shard(path, index.identity.state, found),
+        }
     }
 
     /// Makes sure that nothing was overwritten of the databases that no lock keeps: to be asked after the reads, before
@@ -401,22 +424,35 @@ impl Dataset {
     }
 }
 
+/// Makes sure that a shard has the contents that were indexed.
+fn same_shard(path: &Path, indexed: FileState, found: FileState) -> Result<()> {
+    if indexed.same_contents(&found) {
+        return Ok(());
+    }
+    Err(Error::shard(
+        path,
+        0,
+        format!("the shard changed after it was indexed (then {indexed}; now {found}); open the dataset again"),
+    ))
+}
+
 /// Opens or makes all indexes. Of several errors, the one of the earliest shard is returned.
 fn open_all(
     paths: &[PathBuf],
     options: &IndexOptions,
     cache: &Cache,
     progress: &(dyn Fn(IndexProgress) + Sync),
+    stop: &AtomicBool,
 ) -> Result<Vec<Opened>> {
     let slots: Vec<OnceLock<Result<Opened>>> = paths.iter().map(|_| OnceLock::new()).collect();
     let (next, shards_done, samples) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let stop = AtomicBool::new(false);
+    let has_failed = AtomicBool::new(false);
     let report = |shards_done| {
         let samples = samples.load(Ordering::Relaxed);
         progress(IndexProgress { shards_done, shards_total: paths.len() as u64, samples });
     };
     let work = || {
-        while !stop.load(Ordering::Relaxed) {
+        while !has_failed.load(Ordering::Relaxed) && !stop.load(Ordering::Relaxed) {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = paths.get(number) else { break };
             let counted = AtomicU64::new(0);
@@ -424,14 +460,15 @@ fn open_all(
                 let before = counted.fetch_max(found, Ordering::Relaxed);
                 samples.fetch_add(found.saturating_sub(before), Ordering::Relaxed);
             };
-            let index = open_one(path, options, cache, &|found| {
+            let found_some = |found| {
                 count(found);
                 report(shards_done.load(Ordering::Relaxed));
-            });
+            };
+            let index = open_one(path, options, cache, &found_some, stop);
             if let Ok((index, _)) = &index {
                 count(u64::from(index.sample_count()));
             }
-            stop.fetch_or(index.is_err(), Ordering::Relaxed);
+            has_failed.fetch_or(index.is_err(), Ordering::Relaxed);
             slots[number].set(index).expect("each number is drawn once");
             report(shards_done.fetch_add(1, Ordering::Relaxed) + 1);
         }
@@ -439,22 +476,32 @@ fn open_all(
     let threads = (options.threads.unwrap_or(THREADS).max(1) as usize).min(paths.len());
     thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            // Where the system has no room for more threads, fewer do it.
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
         }
         work();
     });
     // Numbers are drawn in order, so every shard before a failed one was opened too.
-    slots.into_iter().map_while(OnceLock::into_inner).collect()
+    let opened = slots.into_iter().map_while(OnceLock::into_inner).collect::<Result<Vec<_>>>()?;
+    if opened.len() < paths.len() { Err(Error::Interrupted) } else { Ok(opened) }
 }
 
-fn open_one(path: &Path, options: &IndexOptions, cache: &Cache, report: &(dyn Fn(u64) + Sync)) -> Result<Opened> {
+fn open_one(
+    path: &Path,
+    options: &IndexOptions,
+    cache: &Cache,
+    report: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<Opened> {
     let is_database = ShardKind::of(path)? == ShardKind::Lmdb;
     let snapshot = is_database.then(|| Snapshot::open(path)).transpose()?;
     let (file, state) = index::open_shard(path)?;
     let id = snapshot.as_ref().map(Snapshot::id);
     let index = match cache.load(path, &file, state).filter(|index| index.meta.snapshot == id) {
         Some(index) => index,
-        None => cache.keep(path, index::build(path, &file, state, snapshot.as_ref(), options, report)?)?,
+        None => cache.keep(path, index::build(path, &file, state, snapshot.as_ref(), options, report, stop)?)?,
     };
     Ok((index, snapshot))
 }

@@ -1,8 +1,12 @@
 //! Which file, in which state, an index was made from.
 
+use std::fmt;
 use std::fs::Metadata;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
+
+use rustix::fs::{AtFlags, StatxFlags};
 
 use super::tar::BLOCK_BYTES;
 use super::window::ReadAt;
@@ -28,9 +32,41 @@ impl FileState {
         }
     }
 
+    /// The state of an open file, after reads of it. What is cached of a remote file is taken: it is as new as the bytes
+    /// that were read, and nothing is sent.
+    pub(super) fn after_reads(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let wanted = StatxFlags::INO | StatxFlags::SIZE | StatxFlags::MTIME | StatxFlags::CTIME;
+        match rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, wanted) {
+            Ok(found) => Ok(Self {
+                inode: found.stx_ino,
+                bytes: found.stx_size,
+                modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec.into()),
+                changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec.into()),
+            }),
+            // Sandboxes of older programs do not know this call.
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM | rustix::io::Errno::INVAL) => {
+                let found = rustix::fs::fstat(file)?;
+                Ok(Self {
+                    inode: found.st_ino,
+                    bytes: found.st_size.cast_unsigned(),
+                    modified: (found.st_mtime, found.st_mtime_nsec.cast_signed()),
+                    changed: (found.st_ctime, found.st_ctime_nsec.cast_signed()),
+                })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Whether this is the same contents: a change of the inode alone (a rename, a new mode) does not count.
     pub(super) fn same_contents(&self, other: &Self) -> bool {
         (self.inode, self.bytes, self.modified) == (other.inode, other.bytes, other.modified)
+    }
+}
+
+impl fmt::Display for FileState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { inode, bytes, modified: (seconds, nanoseconds), .. } = self;
+        write!(formatter, "inode {inode}, {bytes} bytes, written at {seconds}.{nanoseconds:09}")
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::{File, Metadata};
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use super::compressed::{Compression, Forwards};
 use super::dataset::IndexOptions;
@@ -17,7 +18,7 @@ use super::table::Table;
 use super::tar::BLOCK_BYTES;
 use super::tree::{self, Links, Tree};
 use super::walk::{Member, Walk};
-use super::window::ReadAt;
+use super::window::{ReadAt, UntilStopped};
 use crate::error::{Error, Result};
 use crate::spec::{Damaged, DatasetRules, Unsorted};
 use crate::sys::map::MappedFile;
@@ -90,6 +91,14 @@ impl ShardIndex {
         self.columns.member(&self.bytes, start + position)
     }
 
+    /// Where the last byte of all members in the shard's file lies, or behind it.
+    pub(super) fn file_end(&self) -> u64 {
+        let members = (0..self.member_count()).map(|member| self.columns.member(&self.bytes, member));
+        let ends =
+            members.filter(|(origin, _)| *origin == Origin::File).map(|(_, range)| range.offset + u64::from(range.len));
+        ends.max().unwrap_or(0)
+    }
+
     /// Whether the shard at `path`, now in `state`, is still what it was, as far as `stat` can tell.
     pub(super) fn is_current(&self, path: &Path, state: FileState) -> bool {
         let folders = || tree::identity(path, state, &self.meta.folders).is_ok_and(|now| now == self.identity);
@@ -143,7 +152,8 @@ pub(super) fn open_shard(path: &Path) -> Result<(File, FileState)> {
     Ok((file, FileState::of(&metadata)))
 }
 
-/// Finds the samples of a shard and returns the bytes of its index. `report` is told the samples found so far.
+/// Finds the samples of a shard and returns the bytes of its index. `report` is told the samples found so far; ends soon,
+/// with an error, once `stop` is set.
 pub(super) fn build(
     path: &Path,
     file: &File,
@@ -151,16 +161,17 @@ pub(super) fn build(
     snapshot: Option<&Snapshot>,
     options: &IndexOptions,
     report: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
 ) -> Result<Vec<u8>> {
     let rules = &options.rules;
     match ShardKind::of(path)? {
-        ShardKind::Tar => build_tar(path, file, state, rules, report),
-        ShardKind::CompressedTar(compression) => build_compressed(path, file, state, compression, rules, report),
+        ShardKind::Tar => build_tar(path, file, state, rules, report, stop),
+        ShardKind::CompressedTar(compression) => build_compressed(path, file, state, compression, rules, report, stop),
         ShardKind::Lmdb => match snapshot {
-            Some(snapshot) => lmdb::build(path, snapshot, state, rules, report),
+            Some(snapshot) => lmdb::build(path, snapshot, state, rules, report, stop),
             None => Err(Error::shard(path, 0, "a database was put here while the dataset was opened; open it again")),
         },
-        ShardKind::Tree => build_tree(path, state, options.links, report),
+        ShardKind::Tree => build_tree(path, state, options.links, report, stop),
     }
 }
 
@@ -171,10 +182,12 @@ fn build_tar(
     state: FileState,
     rules: &DatasetRules,
     report: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
 ) -> Result<Vec<u8>> {
     // Hops would make the kernel read ahead what is then hopped over. Not all file systems take the advice.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Random);
-    let (table, findings, last_header) = walk_tar(Walk::new(path, file, state.bytes), path, rules, report)?;
+    let source = UntilStopped { source: file, stop };
+    let (table, findings, last_header) = walk_tar(Walk::new(path, &source, state.bytes), path, rules, report)?;
     let identity = identity(path, file, state, last_header)?;
     Ok(format::encode(&table, &identity, Meta { findings, ..Meta::default() }))
 }
@@ -187,10 +200,11 @@ fn build_compressed(
     compression: Compression,
     rules: &DatasetRules,
     report: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
 ) -> Result<Vec<u8>> {
     /// Far behind any end; what lies behind the real one is told by the reader.
     const UNPACKED_BYTES_MAX: u64 = u64::MAX >> 1;
-    let unpacked = file.try_clone().and_then(|file| Forwards::new(file, compression));
+    let unpacked = file.try_clone().and_then(|file| Forwards::new(file, compression, stop));
     let unpacked = unpacked.map_err(|source| Error::io("unpack", path, source))?;
     let walk = Walk::new(path, &unpacked, UNPACKED_BYTES_MAX);
     let (mut table, findings, _) = walk_tar(walk, path, rules, report)?;
@@ -242,8 +256,14 @@ fn identity(path: &Path, file: &File, state: FileState, last_header: u64) -> Res
 }
 
 /// Lists a folder of files.
-fn build_tree(path: &Path, state: FileState, links: Links, report: &(dyn Fn(u64) + Sync)) -> Result<Vec<u8>> {
-    let Tree { table, mut findings, classes, folders } = tree::build(path, links, report)?;
+fn build_tree(
+    path: &Path,
+    state: FileState,
+    links: Links,
+    report: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
+) -> Result<Vec<u8>> {
+    let Tree { table, mut findings, classes, folders } = tree::build(path, links, report, stop)?;
     if table.sample_count() == 0 {
         findings.add(Finding::NoSamples, 0, String::new);
     }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -20,6 +20,7 @@ use super::findings::{Finding, Findings};
 use super::identity::{FileState, Identity};
 use super::place::Encoding;
 use super::table::{Body, Table};
+use super::window::check_wanted;
 use crate::error::{Error, Result};
 
 /// Endings that are taken for images.
@@ -64,9 +65,9 @@ struct Listing {
     findings: Findings,
 }
 
-/// Lists the tree below `root`.
-pub(super) fn build(root: &Path, links: Links, report: &(dyn Fn(u64) + Sync)) -> Result<Tree> {
-    let walked = walk(root, links, report)?;
+/// Lists the tree below `root`. Ends soon, with an error, once `stop` is set.
+pub(super) fn build(root: &Path, links: Links, report: &(dyn Fn(u64) + Sync), stop: &AtomicBool) -> Result<Tree> {
+    let walked = walk(root, links, report, stop)?;
     let mut tree =
         Tree { table: Table::default(), findings: Findings::default(), classes: Vec::new(), folders: Vec::new() };
     let mut folders: Vec<(String, Listing)> = walked;
@@ -139,7 +140,7 @@ fn split_ending(name: &str) -> Option<(&str, &str)> {
 }
 
 /// All folders with their listings, in no order. Folders of one level are listed at once.
-fn walk(root: &Path, links: Links, report: &(dyn Fn(u64) + Sync)) -> Result<Vec<(String, Listing)>> {
+fn walk(root: &Path, links: Links, report: &(dyn Fn(u64) + Sync), stop: &AtomicBool) -> Result<Vec<(String, Listing)>> {
     let home = fs::canonicalize(root).map_err(|source| Error::io("find", root, source))?;
     let files = AtomicU64::new(0);
     let mut seen = HashSet::new();
@@ -157,19 +158,24 @@ fn walk(root: &Path, links: Links, report: &(dyn Fn(u64) + Sync)) -> Result<Vec<
         }
         let next = AtomicUsize::new(0);
         let done = Mutex::new(Vec::with_capacity(fresh.len()));
-        thread::scope(|scope| {
-            for _ in 0..THREADS.min(fresh.len()) {
-                scope.spawn(|| {
-                    while let Some(folder) = fresh.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let listing = list(root, &home, folder, links);
-                        if let Ok(listing) = &listing {
-                            let added = listing.files.len() as u64;
-                            report(files.fetch_add(added, Ordering::Relaxed) + added);
-                        }
-                        done.lock().expect("no panic holds it").push((folder.clone(), listing));
-                    }
-                });
+        let work = || {
+            while let Some(folder) = fresh.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let listing = list(root, &home, folder, links, stop);
+                if let Ok(listing) = &listing {
+                    let added = listing.files.len() as u64;
+                    report(files.fetch_add(added, Ordering::Relaxed) + added);
+                }
+                done.lock().expect("no panic holds it").push((folder.clone(), listing));
             }
+        };
+        thread::scope(|scope| {
+            for _ in 1..THREADS.min(fresh.len()) {
+                // Where the system has no room for more threads, fewer do it.
+                if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
         });
         level = Vec::new();
         for (folder, listing) in done.into_inner().expect("no panic holds it") {
@@ -183,12 +189,12 @@ fn walk(root: &Path, links: Links, report: &(dyn Fn(u64) + Sync)) -> Result<Vec<
 }
 
 /// One folder's images and folders.
-fn list(root: &Path, home: &Path, folder: &str, links: Links) -> Result<Listing> {
+fn list(root: &Path, home: &Path, folder: &str, links: Links, stop: &AtomicBool) -> Result<Listing> {
     let path = root.join(folder);
     let fail = |source: io::Error| Error::io("list", &path, source);
     let mut listing = Listing::default();
     for entry in fs::read_dir(&path).map_err(fail)? {
-        let entry = entry.map_err(fail)?;
+        let entry = check_wanted(stop).and(entry).map_err(fail)?;
         let shown = || joined(folder, &entry.file_name().to_string_lossy());
         let Ok(name) = entry.file_name().into_string() else {
             listing.findings.add(Finding::NotUtf8Skipped, 0, shown);
@@ -260,15 +266,25 @@ pub(super) fn open_file(root: &Path, path: &str, bytes: u64, links: Links) -> Re
         }
     };
     let metadata = file.metadata().map_err(fail)?;
-    if !metadata.is_file() || metadata.len() != bytes {
+    if !metadata.is_file() {
         return Err(Error::shard(
             &whole,
             0,
-            format!(
-                "the file changed after it was indexed: then {bytes} bytes, now {}; open the dataset again",
-                metadata.len()
-            ),
+            "it was a file when it was indexed, and is none any more; open the dataset again",
         ));
     }
+    check_length(root, path, bytes, metadata.len())?;
     Ok(file)
+}
+
+/// Makes sure that the file at `path` in the tree, indexed with `bytes`, has as many still.
+pub(super) fn check_length(root: &Path, path: &str, bytes: u64, found: u64) -> Result<()> {
+    if bytes == found {
+        return Ok(());
+    }
+    Err(Error::shard(
+        root.join(path),
+        0,
+        format!("the file changed after it was indexed: then {bytes} bytes, now {found}; open the dataset again"),
+    ))
 }

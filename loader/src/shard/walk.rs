@@ -19,6 +19,9 @@ const PAX_BYTES_MAX: u64 = 1 << 20;
 /// Zero blocks that end an archive; a single one may be a header that was lost.
 const END_BLOCKS_MIN: u64 = 2;
 
+/// How often a run of zeros is asked for its end, in bytes: a hole in the file is passed over at once.
+const HOLE_LOOK_BYTES: u64 = 1 << 20;
+
 /// How far junk after the end is searched for members, in bytes.
 const JUNK_BYTES_MAX: u64 = 16 << 20;
 
@@ -209,7 +212,13 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
     /// Goes over zero blocks; another archive after them is read on, anything else is noted.
     fn after_end(&mut self, end: u64) -> Result<Option<(u64, Header)>> {
         let mut offset = end + BLOCK_BYTES;
+        let mut look = offset;
         loop {
+            if offset >= look {
+                let data = self.window.next_data(offset).min(self.file_bytes);
+                offset = offset.max(data - data % BLOCK_BYTES);
+                look = offset + HOLE_LOOK_BYTES;
+            }
             let rest = self.read(offset)?;
             if rest.iter().any(|&byte| byte != 0) {
                 break;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::tar::BLOCK_BYTES;
 
@@ -19,12 +20,49 @@ const WINDOW_BYTES_MAX: u64 = 256 << 10;
 pub(super) trait ReadAt {
     /// Reads some bytes at `offset`; 0 at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Where the first byte from `offset` on may be that is no zero, as far as that is known without reading.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
 }
 
 impl ReadAt for File {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(self, buffer, offset)
     }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        // The position that this moves is used by nobody. Not all file systems know their holes.
+        match rustix::fs::seek(self, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => u64::MAX,
+            Err(_) => offset,
+        }
+    }
+}
+
+/// A source that fails once `stop` is set: nobody wants what is read any more.
+#[derive(Debug)]
+pub(super) struct UntilStopped<'a, S: ?Sized> {
+    pub(super) source: &'a S,
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl<S: ReadAt + ?Sized> ReadAt for UntilStopped<'_, S> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        check_wanted(self.stop)?;
+        self.source.read_at(buffer, offset)
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        self.source.next_data(offset)
+    }
+}
+
+/// An error once `stop` is set.
+pub(super) fn check_wanted(stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Ordering::Relaxed) { Err(io::Error::other("nobody waits for it any more")) } else { Ok(()) }
 }
 
 impl ReadAt for [u8] {
@@ -68,6 +106,11 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         Ok(&rest[..count.min(rest.len())])
     }
 
+    /// As [`ReadAt::next_data`].
+    pub(super) fn next_data(&self, offset: u64) -> u64 {
+        self.source.next_data(offset)
+    }
+
     /// Moves the window to `offset`, at least `bytes_min` long unless the end comes first.
     fn fill(&mut self, offset: u64, bytes_min: u64) -> io::Result<()> {
         let end = offset.saturating_add(bytes_min).checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
@@ -87,5 +130,32 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         }
         self.bytes.truncate(filled);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_of_files_are_known() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(1 << 30).expect("sparse");
+        file.write_all_at(b"data", 1 << 20).expect("written");
+        let found = file.next_data(0);
+        // A file system that knows no holes says that there is data everywhere.
+        assert!(found == 0 || (found <= 1 << 20 && found > (1 << 20) - (64 << 10)), "{found}");
+        assert_eq!(file.next_data(1 << 20), 1 << 20);
+        let behind = (1 << 20) + (64 << 10);
+        assert!([u64::MAX, behind].contains(&file.next_data(behind)));
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_not_read() {
+        let stop = AtomicBool::new(false);
+        let source = UntilStopped { source: &b"bytes"[..], stop: &stop };
+        assert_eq!(source.read_at(&mut [0; 9], 1).expect("wanted"), 4);
+        stop.store(true, Ordering::Relaxed);
+        assert!(source.read_at(&mut [0; 9], 1).expect_err("not wanted").to_string().contains("nobody waits"));
     }
 }

@@ -15,7 +15,7 @@ from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
 from .device import cuda_device
 from .epochs import Epochs, Run
-from .errors import ForkedError, LoaderError
+from .errors import ForkedError, LoaderError, SidecarExitError
 from .fields import Field, Image, default_fields, field_specs
 from .mix import Mix
 from .mixing import BatchTransform, Mixing
@@ -384,7 +384,11 @@ class Loader:
         socket = sidecar.locate(self._sidecar, self._workers)
         found = ranks.find(self._rank, self._world_size)
         self._job.spec.update(rank=found.rank, world_size=found.world_size)
-        connection = Connection(socket, self._job)
+        try:
+            connection = Connection(socket, self._job)
+        except SidecarExitError as error:
+            sidecar.explain(error, socket)
+            raise
         if self._info is None:
             logger.info("%s", opened_words(connection.info, self._job, str(found)))
             for notice in connection.info["notices"]:
@@ -469,9 +473,11 @@ class BatchIterator(Iterator[Any]):
             raise StopIteration
         try:
             taken = self._take()
-        except BaseException:
+        except BaseException as error:
             self._has_failed = True
             self._check_process()
+            if isinstance(error, SidecarExitError):
+                sidecar.explain(error, self._connection.socket)
             raise
         if taken is None:
             self._finish()

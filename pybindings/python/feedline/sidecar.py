@@ -14,6 +14,7 @@ import os
 import secrets
 import select
 import shutil
+import signal
 import socket as sockets
 import stat
 import subprocess
@@ -38,6 +39,10 @@ _SOCKET_PATH_BYTES_MAX = 107
 
 #: A socket file that refuses connections is nobody's after this long; a fresh one may not be listening yet.
 _STALE_AFTER_S = 60.0
+
+
+#: A sidecar that has closed its sockets has ended within this many seconds.
+_END_TIMEOUT_S = 2.0
 
 
 @dataclass
@@ -100,8 +105,32 @@ def _is_usable(private: _Private) -> bool:
     if private.process is not None:
         # It has closed its sockets, so it is dead or about to be: take its status, so that no zombie stays.
         with suppress(subprocess.TimeoutExpired):
-            private.process.wait(timeout=2)
+            private.process.wait(timeout=_END_TIMEOUT_S)
     return False
+
+
+def explain(error: SidecarExitError, socket: str) -> None:
+    """Adds to `error` how the sidecar at `socket` ended, where this process started it."""
+    private = _private
+    if private is None or private.socket != socket or private.process is None:
+        return
+    with suppress(subprocess.TimeoutExpired):
+        error.args = (f"{error}; {_ended(private.process.wait(timeout=_END_TIMEOUT_S))}",)
+
+
+def _ended(status: int) -> str:
+    """Words for the exit status of a sidecar that should have lived on."""
+    if status >= 0:
+        return f"it ended with status {status}: its reasons are on standard error"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    hint = {
+        "SIGKILL": ": so ends what takes too much memory, as the kernel's log or the control group's memory.events tell",
+        "SIGABRT": ": its last words, of missing memory or of a bug in Feedline, are on standard error",
+    }.get(name, "")
+    return f"{name} ended it{hint}"
 
 
 def _after_fork() -> None:

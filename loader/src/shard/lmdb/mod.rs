@@ -14,11 +14,13 @@ mod snapshot;
 mod walk;
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use super::findings::{Finding, Findings};
 use super::format::{self, Meta};
 use super::identity::{FileState, Identity};
 use super::table::{FieldCount, Table};
+use super::window::UntilStopped;
 use crate::error::{Error, Result};
 use crate::spec::DatasetRules;
 
@@ -73,18 +75,19 @@ pub fn lmdb_entries(file: &[u8], inside: Option<&str>) -> Result<Vec<LmdbEntry>,
     })
 }
 
-/// Finds the samples of a database and returns the bytes of its index.
+/// Finds the samples of a database and returns the bytes of its index. Ends soon, with an error, once `stop` is set.
 pub(super) fn build(
     path: &Path,
     snapshot: &Snapshot,
     state: FileState,
     rules: &DatasetRules,
     report: &(dyn Fn(u64) + Sync),
+    stop: &AtomicBool,
 ) -> Result<Vec<u8>> {
     let source = snapshot.file();
     let io = |source| Error::io("read", path, source);
     let file_bytes = source.metadata().map_err(io)?.len();
-    let tree = Tree { source, file_bytes, meta: *snapshot.meta() };
+    let tree = Tree { source: &UntilStopped { source, stop }, file_bytes, meta: *snapshot.meta() };
     let (mut table, mut findings) = (Table::default(), Findings::default());
     let walked = collect(path, &tree, rules, &mut findings, report);
     // What a writer did meanwhile looks like damage.

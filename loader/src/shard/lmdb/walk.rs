@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 
-use super::super::window::ReadAt;
+use super::super::window::{ReadAt, UntilStopped};
 use super::meta::{Database, INTEGER_KEY, Meta, PAGE_HEAD_BYTES, REVERSE_KEY, SORTED_DUPLICATES};
 use super::page::{Kind, Page, Value};
 
@@ -31,6 +31,12 @@ impl PageSource for File {
 }
 
 impl PageSource for [u8] {}
+
+impl<S: PageSource + ?Sized> PageSource for UntilStopped<'_, S> {
+    fn will_need(&self, offset: u64, bytes: u64) {
+        self.source.will_need(offset, bytes);
+    }
+}
 
 /// A damaged place, or a failed read.
 #[derive(Debug)]
