@@ -138,7 +138,8 @@ def test_a_bare_environment(script, dataset, load) -> None:
     environment = {"XDG_RUNTIME_DIR": os.environ["XDG_RUNTIME_DIR"]}
     [[_pid, keys]], errors = script(ONE_EPOCH, dataset.pattern, is_bare=True, env=environment).finish()
     assert keys == expected
-    assert errors == ""
+    # A wait of ten seconds speaks up, and on a busy machine there may be one.
+    assert [line for line in errors.splitlines() if not line.startswith("waiting for ")] == []
 
 
 def test_the_runtime_folder_is_the_user_s_own(monkeypatch, tmp_path) -> None:

@@ -6,6 +6,9 @@ use crate::error::{FaultClass, SampleFault};
 /// Most lists and objects inside each other; Python's own reader gives up at about 1 000.
 pub const JSON_DEPTH_MAX: usize = 256;
 
+/// Most digits of an integer: Python's own limit, past which its reader raises.
+const INTEGER_DIGITS_MAX: usize = 4300;
+
 /// Checks that `bytes` are UTF-8.
 pub fn check_text(bytes: &[u8]) -> Result<&str, SampleFault> {
     std::str::from_utf8(bytes).map_err(|error| {
@@ -164,10 +167,16 @@ impl Scan<'_> {
         if self.peek() == Some(b'-') {
             self.at += 1;
         }
+        let start = self.at;
         match self.peek() {
             Some(b'0') => self.at += 1,
             Some(b'1'..=b'9') => self.digits()?,
             _ => return Err("a value"),
+        }
+        let is_integer = !matches!(self.peek(), Some(b'.' | b'e' | b'E'));
+        if is_integer && self.at - start > INTEGER_DIGITS_MAX {
+            self.at = start;
+            return Err("an integer of at most 4300 digits");
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
@@ -225,6 +234,12 @@ mod tests {
         ] {
             check(good, Ok(()));
         }
+        check(&"1".repeat(4300), Ok(()));
+        check(&format!("{{\"a\": -{}.5}}", "1".repeat(5000)), Ok(()));
+        check(
+            &format!("[-{}]", "1".repeat(4301)),
+            Err("'1' at byte 2 of 4304, where an integer of at most 4300 digits"),
+        );
         check("", Err("no bytes"));
         check(" ", Err("the end at byte 1 of 1, where a value"));
         check("{\"a\" 1}", Err("'1' at byte 5 of 7, where ':'"));
