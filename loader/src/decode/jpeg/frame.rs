@@ -117,6 +117,11 @@ impl Frame {
         }
     }
 
+    /// Blocks of an MCU.
+    pub fn blocks_per_mcu(&self) -> usize {
+        self.components[..self.count].iter().map(|component| component.h * component.v).sum()
+    }
+
     /// How many rows of MCUs libjpeg has read when it hands out row `row` of pixels. Where colour is interpolated down,
     /// the last rows of an MCU row wait for the next.
     pub fn mcu_rows_read(&self, row: usize) -> usize {
@@ -132,7 +137,8 @@ impl Frame {
 struct Header {
     size: Option<(usize, usize)>,
     /// For each component its number, sampling across and down, and table of quantisation.
-    components: Vec<[u8; 4]>,
+    components: [[u8; 4]; 3],
+    count: usize,
     quant: [Option<[u16; 64]>; TABLES],
     dc_codes: [Option<Codes>; TABLES],
     ac_codes: [Option<Codes>; TABLES],
@@ -150,9 +156,10 @@ impl Header {
             return None;
         }
         self.size = Some((width, height));
-        for _ in 0..count {
+        self.count = count.into();
+        for component in &mut self.components[..self.count] {
             let [id, sampling, quant] = segment.array()?;
-            self.components.push([id, sampling >> 4, sampling & 15, quant]);
+            *component = [id, sampling >> 4, sampling & 15, quant];
         }
         Some(())
     }
@@ -196,7 +203,7 @@ impl Header {
 
     /// As libjpeg guesses it.
     fn colour(&self) -> Option<Colour> {
-        match (self.components.len(), self.adobe_transform) {
+        match (self.count, self.adobe_transform) {
             (1, _) => Some(Colour::Grey),
             _ if self.is_jfif => Some(Colour::YCbCr),
             (_, Some(0)) => Some(Colour::Rgb),
@@ -209,12 +216,12 @@ impl Header {
 
     fn scan(self, segment: &mut Bytes<'_>, scan_start: usize) -> Option<Frame> {
         let (width, height) = self.size?;
-        let count = self.components.len();
+        let count = self.count;
         if usize::from(segment.byte()?) != count {
             return None;
         }
         let mut components = [Component::NONE; 3];
-        for (index, &[id, h, v, quant]) in self.components.iter().enumerate() {
+        for (index, &[id, h, v, quant]) in self.components[..count].iter().enumerate() {
             let [scan_id, tables] = segment.array()?;
             let is_new = self.components[..index].iter().all(|other| other[0] != id);
             if scan_id != id || !is_new || !(1..=4).contains(&h) || !(1..=4).contains(&v) {

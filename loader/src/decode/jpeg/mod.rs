@@ -3,6 +3,7 @@
 pub mod frame;
 pub mod huffman;
 pub mod scan;
+mod segment;
 mod turbo;
 
 pub use turbo::{JpegDecoder, JpegImage, JpegRows};
