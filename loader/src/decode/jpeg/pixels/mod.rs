@@ -1,0 +1,315 @@
+//! Coefficients of rows of MCUs to the rows of a region in RGB: inverse transform, upsampling, colour.
+//!
+//! Only what the region needs is transformed: its blocks, and those that hold the colour samples beside it which
+//! interpolation looks at. A row of MCUs is transformed into planes that stay in the cache; then each row of pixels is
+//! upsampled and coloured at once. Where colour is interpolated down, the last row of pixels waits for the next row of
+//! MCUs, so one row of samples is kept.
+
+pub mod colour;
+pub mod idct;
+pub mod upsample;
+
+use std::ops::Range;
+
+use super::frame::{Colour, Frame};
+use super::scan::McuRow;
+use crate::decode::{Region, STRIP_ROWS, STRIP_SLACK, Strip};
+#[cfg(target_arch = "x86_64")]
+use crate::sys::simd_jpeg;
+use idct::Dequantiser;
+use upsample::{Sources, Upsampling};
+
+/// Columns and rows of a block.
+const BLOCK: usize = 8;
+
+/// Bytes before the first sample of a row of a plane, of which the last is the sample's neighbour at the left border.
+const PLANE_MARGIN: usize = 32;
+
+/// Bytes after the last sample of a row: for its neighbour, a block too many, and whole vectors.
+const PLANE_SLACK: usize = 96;
+
+/// Pixels that are coloured at once: rows of pixels have room for whole groups.
+const GROUP: usize = 32;
+
+/// How the stages are computed; the result is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Plain integer code.
+    Portable,
+    /// AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Path {
+    /// The fastest that this processor has.
+    pub fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if simd_jpeg::is_supported() {
+            return Self::Avx2;
+        }
+        Self::Portable
+    }
+}
+
+/// A component's samples of the current row of MCUs, as far as the region needs them.
+#[derive(Debug, Default)]
+struct Plane {
+    upsampling: Upsampling,
+    table: Dequantiser,
+    /// Row 0 is the last of the row of MCUs before, where it is kept.
+    samples: Vec<u8>,
+    stride: usize,
+    /// Its columns and rows in the whole image.
+    size: [usize; 2],
+    /// Columns of blocks in the whole image that are transformed.
+    blocks: Range<usize>,
+    /// Rows of samples in the whole image that are needed.
+    rows: Range<usize>,
+    /// Blocks of an MCU, across and down.
+    factors: [usize; 2],
+    keeps_last: bool,
+}
+
+impl Plane {
+    /// Sets up for the pixels of a region, counted in the whole image.
+    fn start(&mut self, upsampling: Upsampling, size: [usize; 2], factors: [usize; 2], pixels: [Range<usize>; 2]) {
+        let [columns, rows]: [Range<usize>; 2] =
+            std::array::from_fn(|axis| samples_of(&pixels[axis], upsampling, axis, size[axis]));
+        self.upsampling = upsampling;
+        self.size = size;
+        self.factors = factors;
+        self.blocks = columns.start / BLOCK..columns.end.div_ceil(BLOCK);
+        self.rows = rows;
+        self.stride = (PLANE_MARGIN + BLOCK * self.blocks.len() + PLANE_SLACK).next_multiple_of(64);
+        let bytes = (1 + BLOCK * factors[1]) * self.stride;
+        if self.samples.len() < bytes {
+            self.samples.resize(bytes, 0);
+        }
+    }
+
+    /// Rows of samples of a row of MCUs.
+    fn mcu_rows(&self) -> usize {
+        BLOCK * self.factors[1]
+    }
+
+    /// MCUs that hold what is needed, across and down.
+    fn mcus(&self) -> [Range<usize>; 2] {
+        let across = self.blocks.start / self.factors[0]..self.blocks.end.div_ceil(self.factors[0]);
+        let down = self.rows.start / self.mcu_rows()..self.rows.end.div_ceil(self.mcu_rows());
+        [across, down]
+    }
+
+    /// Transforms what is needed of row `mcu_row` of MCUs. `blocks` has the rows of blocks of the MCUs `mcus`.
+    fn fill(&mut self, path: Path, mcu_row: usize, mcus: &Range<usize>, blocks: &[[i16; 64]], ends: &[u8]) {
+        let blocks_across = mcus.len() * self.factors[0];
+        let first = self.blocks.start - mcus.start * self.factors[0];
+        if self.keeps_last {
+            let last = self.mcu_rows() * self.stride;
+            self.samples.copy_within(last..last + self.stride, 0);
+        }
+        for block_row in 0..self.factors[1] {
+            let row = mcu_row * self.mcu_rows() + BLOCK * block_row;
+            if row >= self.rows.end || row + BLOCK <= self.rows.start {
+                continue;
+            }
+            let range = blocks_across * block_row + first..;
+            let range = range.start..range.start + self.blocks.len();
+            let start = (1 + BLOCK * block_row) * self.stride;
+            let samples = &mut self.samples[start..start + BLOCK * self.stride];
+            let target = &mut samples[PLANE_MARGIN..];
+            idct::block_row(path, &blocks[range.clone()], &ends[range], &self.table, target, self.stride);
+            self.upsampling.looks_beside()[0].then(|| self.extend(start));
+        }
+    }
+
+    /// Repeats the outermost columns of the component in eight rows that start at byte `start`.
+    fn extend(&mut self, start: usize) {
+        let first = BLOCK * self.blocks.start;
+        let last = PLANE_MARGIN + self.size[0] - 1 - first;
+        for row in self.samples[start..].chunks_exact_mut(self.stride).take(BLOCK) {
+            if first == 0 {
+                row[PLANE_MARGIN - 1] = row[PLANE_MARGIN];
+            }
+            if let Some([sample, beside]) = row.get_mut(last..last + 2) {
+                *beside = *sample;
+            }
+        }
+    }
+
+    /// What row `row` of pixels is made of, from sample `column` on, where row `mcu_row` of MCUs came last.
+    fn sources(&self, row: usize, column: usize, mcu_row: usize) -> Sources<'_> {
+        let factor = self.upsampling.factors()[1];
+        let near = row / factor;
+        let is_far_above = row.is_multiple_of(2);
+        let far = match self.upsampling.looks_beside()[1] {
+            false => near,
+            true if is_far_above => near.saturating_sub(1),
+            true => (near + 1).min(self.size[1] - 1),
+        };
+        let row_at = |row: usize| {
+            let place = row + 1 - mcu_row * self.mcu_rows();
+            let start = place * self.stride + PLANE_MARGIN + column - BLOCK * self.blocks.start - 1;
+            &self.samples[start..(place + 1) * self.stride]
+        };
+        Sources { near: row_at(near), far: row_at(far), is_far_above }
+    }
+}
+
+/// The samples that `pixels` need along an axis on which the component has `size` of them.
+fn samples_of(pixels: &Range<usize>, upsampling: Upsampling, axis: usize, size: usize) -> Range<usize> {
+    let factor = upsampling.factors()[axis];
+    if !upsampling.looks_beside()[axis] {
+        return pixels.start / factor..pixels.end.div_ceil(factor);
+    }
+    // An even pixel looks at the sample before its own, an odd one at the sample after.
+    let last = pixels.end - 1;
+    pixels.start.saturating_sub(1) / factor..(last.div_ceil(factor) + 1).min(size)
+}
+
+/// A worker's second half of a JPEG decoder: memory and state, reused from image to image.
+pub struct Rows {
+    path: Path,
+    planes: [Plane; 3],
+    count: usize,
+    colour: Colour,
+    /// Rows of pixels made of components that grow, each from its first sample's pixels on.
+    grown: [Vec<u8>; 3],
+    strip: Vec<u8>,
+    stride: usize,
+    /// Columns and rows of pixels of the region.
+    columns: Range<usize>,
+    rows: Range<usize>,
+    /// Rows of pixels of the whole image, and of a row of MCUs; rows that the last row of MCUs leaves to the next.
+    height: usize,
+    mcu_height: usize,
+    rows_kept: usize,
+    /// The next row of MCUs.
+    mcu_row: usize,
+    /// The next row of pixels, and the first that needs more MCUs.
+    row: usize,
+    row_ready: usize,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self::new(Path::best())
+    }
+}
+
+impl Rows {
+    /// Without an image.
+    pub fn new(path: Path) -> Self {
+        Self {
+            path,
+            planes: Default::default(),
+            count: 0,
+            colour: Colour::Grey,
+            grown: Default::default(),
+            strip: Vec::new(),
+            stride: 0,
+            columns: 0..0,
+            rows: 0..0,
+            height: 0,
+            mcu_height: 0,
+            rows_kept: 0,
+            mcu_row: 0,
+            row: 0,
+            row_ready: 0,
+        }
+    }
+
+    /// Starts with a region of an image. Returns the rows and the columns of MCUs that it needs.
+    pub fn start(&mut self, frame: &Frame, region: Region) -> (Range<usize>, Range<usize>) {
+        let [left, top, width, height] = [region.left, region.top, region.width, region.height].map(|it| it as usize);
+        assert!(width > 0 && height > 0 && left + width <= frame.width && top + height <= frame.height, "{region:?}");
+        (self.columns, self.rows) = (left..left + width, top..top + height);
+        (self.count, self.colour, self.height) = (frame.count, frame.colour, frame.height);
+        self.mcu_height = BLOCK * frame.v_max;
+        let mut keeps_last = false;
+        let (mut mcus_across, mut mcus_down) = (usize::MAX..0, usize::MAX..0);
+        for (plane, component) in self.planes.iter_mut().zip(&frame.components).take(frame.count) {
+            let factors = [component.h, component.v];
+            let pixels = [frame.h_max / component.h, frame.v_max / component.v];
+            let size = [
+                (frame.width * component.h).div_ceil(frame.h_max),
+                (frame.height * component.v).div_ceil(frame.v_max),
+            ];
+            let upsampling = Upsampling::of(pixels, size[0]);
+            plane.table = Dequantiser::new(&component.quant);
+            plane.start(upsampling, size, factors, [self.columns.clone(), self.rows.clone()]);
+            keeps_last |= upsampling.looks_beside()[1];
+            let [across, down] = plane.mcus();
+            mcus_across = mcus_across.start.min(across.start)..mcus_across.end.max(across.end);
+            mcus_down = mcus_down.start.min(down.start)..mcus_down.end.max(down.end);
+        }
+        // Where one row of pixels waits, a row of samples of every component is kept.
+        self.rows_kept = keeps_last.into();
+        self.planes.iter_mut().for_each(|plane| plane.keeps_last = keeps_last);
+        let pixels = width.next_multiple_of(GROUP);
+        self.stride = 3 * pixels;
+        grow(&mut self.strip, STRIP_ROWS as usize * self.stride + STRIP_SLACK);
+        self.grown.iter_mut().for_each(|grown| grow(grown, pixels + 4 * GROUP));
+        self.mcu_row = mcus_down.start;
+        self.row = top;
+        self.row_ready = top;
+        (mcus_down, mcus_across)
+    }
+
+    /// Takes the next row of MCUs. All strips of those before were taken.
+    pub fn push(&mut self, row: &McuRow) {
+        assert_eq!(self.row, self.row_ready, "rows that were not taken");
+        let components = self.planes.iter_mut().zip(&row.blocks).zip(&row.ends).take(self.count);
+        for ((plane, blocks), ends) in components {
+            plane.fill(self.path, self.mcu_row, &row.mcus, blocks, ends);
+        }
+        self.mcu_row += 1;
+        let reached = self.mcu_row * self.mcu_height;
+        let ready = if reached >= self.height { self.height } else { reached - self.rows_kept };
+        self.row_ready = ready.clamp(self.row, self.rows.end);
+    }
+
+    /// The next rows of the region. `None`: they need the next row of MCUs, or there are none.
+    pub fn next_strip(&mut self) -> Option<Strip<'_>> {
+        let rows = (self.row_ready - self.row).min(STRIP_ROWS as usize);
+        if rows == 0 {
+            return None;
+        }
+        for index in 0..rows {
+            self.make_row(index);
+        }
+        self.row += rows;
+        Some(Strip { bytes: &self.strip, stride: self.stride, rows: rows as u32 })
+    }
+
+    /// Makes row `index` of a strip.
+    fn make_row(&mut self, index: usize) {
+        let (row, mcu_row, width) = (self.row + index, self.mcu_row - 1, self.columns.len());
+        let mut planes: [&[u8]; 3] = [&[]; 3];
+        for ((plane, grown), pixels) in self.planes.iter().zip(&mut self.grown).zip(&mut planes).take(self.count) {
+            let factor = plane.upsampling.factors()[0];
+            let column = self.columns.start / factor;
+            let sources = plane.sources(row, column, mcu_row);
+            *pixels = if plane.upsampling == Upsampling::None {
+                &sources.near[1..]
+            } else {
+                let count = self.columns.end.div_ceil(factor) - column;
+                upsample::row(self.path, plane.upsampling, sources, grown, count);
+                &grown[self.columns.start - factor * column..]
+            };
+        }
+        let target = &mut self.strip[index * self.stride..];
+        match self.colour {
+            Colour::YCbCr => colour::ycc_row(self.path, planes, target, width),
+            Colour::Rgb => colour::rgb_row(self.path, planes, target, width),
+            Colour::Grey => colour::rgb_row(self.path, [planes[0]; 3], target, width),
+        }
+    }
+}
+
+/// Makes `bytes` at least so long.
+fn grow(bytes: &mut Vec<u8>, length: usize) {
+    if bytes.len() < length {
+        bytes.resize(length, 0);
+    }
+}

@@ -1,0 +1,531 @@
+//! The pixel stages of the JPEG engine with AVX2: the same integers as the portable ones in
+//! [`crate::decode::jpeg::pixels`], which say what each stage computes.
+//!
+//! The inverse transform takes two blocks at once, one in each half of a vector: a row of eight 16-bit values of the
+//! first beside the same row of the second. Nothing then has to cross the halves before the bytes are stored.
+
+#![expect(unsafe_code, reason = "AVX2 loads and stores through pointers, bounds asserted before")]
+
+use std::arch::x86_64::*;
+
+use crate::decode::jpeg::pixels::idct::{self, Dequantiser, SPARSE_END};
+
+/// Samples that an upsampling kernel makes from at once, and pixels that a colour kernel makes at once.
+pub const GROUP: usize = 32;
+
+/// Whether this processor has what the functions here need.
+pub fn is_supported() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+/// Transforms a row of blocks to samples: block b to the 8 columns from `8 * b` of 8 rows that are `stride` apart. Eight
+/// columns behind the last block may be overwritten.
+pub fn idct_row(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+    assert!(is_supported(), "called only where AVX2 is");
+    assert_eq!(blocks.len(), ends.len());
+    let columns = 8 * blocks.len().next_multiple_of(2);
+    assert!(columns <= stride && 7 * stride + columns <= samples.len(), "the samples have room");
+    // SAFETY: AVX2 is there, and each pair of blocks may write 16 columns of 8 rows, by the asserts.
+    unsafe { idct_pairs(blocks, ends, table, samples, stride) };
+}
+
+/// # Safety
+/// As argued at the only call.
+#[target_feature(enable = "avx2")]
+unsafe fn idct_pairs(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+    for (index, (pair, ends)) in blocks.chunks(2).zip(ends.chunks(2)).enumerate() {
+        let target = samples.as_mut_ptr().wrapping_add(16 * index);
+        // An odd last block is made twice, the second time behind the row.
+        let blocks = [&pair[0], &pair[pair.len() - 1]];
+        let end = ends[0].max(ends[ends.len() - 1]);
+        let rows = match end {
+            ..=1 => {
+                let [first, second] = blocks.map(|block| idct::flat_sample(block[0], table.first()));
+                let row = _mm_unpacklo_epi64(_mm_set1_epi8(first as i8), _mm_set1_epi8(second as i8));
+                Some([_mm256_broadcastsi128_si256(row); 4])
+            }
+            ..=SPARSE_END => idct_sparse(blocks, table),
+            _ => idct_full(blocks, table),
+        };
+        if let Some(rows) = rows {
+            for (pair, rows) in rows.into_iter().enumerate() {
+                let place = target.wrapping_add(2 * pair * stride).cast();
+                // SAFETY: 16 columns of rows `2 * pair` and the next are inside the samples, by the caller's contract.
+                unsafe { _mm_storeu_si128(place, _mm256_castsi256_si128(rows)) };
+                // SAFETY: likewise.
+                unsafe { _mm_storeu_si128(place.byte_add(stride), _mm256_extracti128_si256::<1>(rows)) };
+            }
+        } else {
+            for (half, block) in blocks.into_iter().take(pair.len()).enumerate() {
+                idct::block(block, table, &mut samples[16 * index + 8 * half..], stride);
+            }
+        }
+    }
+}
+
+/// A row of two blocks, dequantised.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn dequantised(blocks: [&[i16; 64]; 2], table: &Dequantiser, row: usize) -> __m256i {
+    let [first, second] = blocks.map(|block| {
+        let coefficients: &[i16; 8] = &block.as_chunks().0[row];
+        // SAFETY: eight coefficients are readable at a borrow of them.
+        unsafe { _mm_loadu_si128(coefficients.as_ptr().cast()) }
+    });
+    // SAFETY: 16 steps are readable at a borrow of them.
+    let steps = unsafe { _mm256_loadu_si256(table.rows[row].as_ptr().cast()) };
+    _mm256_mullo_epi16(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(first), second), steps)
+}
+
+/// Whether some value of the first row is so large that blocks without other rows wrap instead of saturating.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn may_wrap(row: __m256i) -> bool {
+    let shifted = _mm256_add_epi16(row, _mm256_set1_epi16(1 << 13));
+    _mm256_testz_si256(shifted, _mm256_set1_epi16(-1 << 14)) == 0
+}
+
+/// Two weights in every pair of words.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn weights([low, high]: [i32; 2]) -> __m256i {
+    _mm256_set1_epi32(high << 16 | low & 0xffff)
+}
+
+/// Two blocks: rows 0 and 1 of samples, 2 and 3, …; a row holds eight samples of the first and eight of the second.
+/// `None` where the library wraps.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn idct_full(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i; 4]> {
+    let mut rows = [_mm256_setzero_si256(); 8];
+    for (index, row) in rows.iter_mut().enumerate() {
+        *row = dequantised(blocks, table, index);
+    }
+    if may_wrap(rows[0]) {
+        return None;
+    }
+    let rows = pass_full::<{ idct::SHIFT_COLUMNS }>(rows);
+    Some(to_bytes(pass_full::<{ idct::SHIFT_ROWS }>(transposed(rows))))
+}
+
+/// One pass over eight vectors: value by value an inverse transform of eight.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pass_full<const SHIFT: i32>(x: [__m256i; 8]) -> [__m256i; 8] {
+    let zero = _mm256_setzero_si256();
+    let (sum04, difference04) = (_mm256_add_epi16(x[0], x[4]), _mm256_sub_epi16(x[0], x[4]));
+    let (sum37, sum15) = (_mm256_add_epi16(x[7], x[3]), _mm256_add_epi16(x[5], x[1]));
+    let low = half_full::<SHIFT>([
+        _mm256_unpacklo_epi16(zero, sum04),
+        _mm256_unpacklo_epi16(zero, difference04),
+        _mm256_unpacklo_epi16(x[2], x[6]),
+        _mm256_unpacklo_epi16(x[7], x[1]),
+        _mm256_unpacklo_epi16(x[5], x[3]),
+        _mm256_unpacklo_epi16(sum37, sum15),
+    ]);
+    let high = half_full::<SHIFT>([
+        _mm256_unpackhi_epi16(zero, sum04),
+        _mm256_unpackhi_epi16(zero, difference04),
+        _mm256_unpackhi_epi16(x[2], x[6]),
+        _mm256_unpackhi_epi16(x[7], x[1]),
+        _mm256_unpackhi_epi16(x[5], x[3]),
+        _mm256_unpackhi_epi16(sum37, sum15),
+    ]);
+    std::array::from_fn(|index| _mm256_packs_epi32(low[index], high[index]))
+}
+
+/// Half of the values of [`pass_full`], as 32-bit integers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn half_full<const SHIFT: i32>([sum04, difference04, x26, x71, x53, z34]: [__m256i; 6]) -> [__m256i; 8] {
+    use idct::*;
+    let round = _mm256_set1_epi32(1 << (SHIFT - 1));
+    // The words come in the upper halves: shifted down to 13 fractional bits.
+    let even0 = _mm256_add_epi32(_mm256_srai_epi32::<{ 16 - CONST_BITS }>(sum04), round);
+    let even1 = _mm256_add_epi32(_mm256_srai_epi32::<{ 16 - CONST_BITS }>(difference04), round);
+    let even2 = _mm256_madd_epi16(x26, weights([F_0_541, F_0_541 - F_1_847]));
+    let even3 = _mm256_madd_epi16(x26, weights([F_0_541 + F_0_765, F_0_541]));
+    let z3 = _mm256_madd_epi16(z34, weights([F_1_175 - F_1_961, F_1_175]));
+    let z4 = _mm256_madd_epi16(z34, weights([F_1_175, F_1_175 - F_0_390]));
+    let odd0 = _mm256_add_epi32(_mm256_madd_epi16(x71, weights([F_0_298 - F_0_899, -F_0_899])), z3);
+    let odd1 = _mm256_add_epi32(_mm256_madd_epi16(x53, weights([F_2_053 - F_2_562, -F_2_562])), z4);
+    let odd2 = _mm256_add_epi32(_mm256_madd_epi16(x53, weights([-F_2_562, F_3_072 - F_2_562])), z3);
+    let odd3 = _mm256_add_epi32(_mm256_madd_epi16(x71, weights([-F_0_899, F_1_501 - F_0_899])), z4);
+    butterfly::<SHIFT>(
+        [
+            _mm256_add_epi32(even0, even3),
+            _mm256_add_epi32(even1, even2),
+            _mm256_sub_epi32(even1, even2),
+            _mm256_sub_epi32(even0, even3),
+        ],
+        [odd3, odd2, odd1, odd0],
+    )
+}
+
+/// Even and odd parts joined and scaled down.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn butterfly<const SHIFT: i32>(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256i; 8] {
+    std::array::from_fn(|index| {
+        let sum = match index {
+            0..4 => _mm256_add_epi32(even[index], odd[index]),
+            _ => _mm256_sub_epi32(even[7 - index], odd[7 - index]),
+        };
+        _mm256_srai_epi32::<SHIFT>(sum)
+    })
+}
+
+/// [`idct_full`] of blocks whose coefficients all lie in the first four rows and columns.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn idct_sparse(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i; 4]> {
+    let mut rows = [_mm256_setzero_si256(); 4];
+    for (index, row) in rows.iter_mut().enumerate() {
+        *row = dequantised(blocks, table, index);
+    }
+    if may_wrap(rows[0]) {
+        return None;
+    }
+    let columns = half_sparse::<{ idct::SHIFT_COLUMNS }>(
+        _mm256_unpacklo_epi16(rows[0], rows[2]),
+        _mm256_unpacklo_epi16(rows[1], rows[3]),
+    );
+    // Two rows of four values in each half become pairs of columns 0 and 2, then pairs of columns 1 and 3.
+    let arrange = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    let pairs: [__m256i; 4] = std::array::from_fn(|index| {
+        _mm256_shuffle_epi8(_mm256_packs_epi32(columns[2 * index], columns[2 * index + 1]), arrange)
+    });
+    let low = half_sparse::<{ idct::SHIFT_ROWS }>(
+        _mm256_unpacklo_epi64(pairs[0], pairs[1]),
+        _mm256_unpackhi_epi64(pairs[0], pairs[1]),
+    );
+    let high = half_sparse::<{ idct::SHIFT_ROWS }>(
+        _mm256_unpacklo_epi64(pairs[2], pairs[3]),
+        _mm256_unpackhi_epi64(pairs[2], pairs[3]),
+    );
+    Some(to_bytes(std::array::from_fn(|index| _mm256_packs_epi32(low[index], high[index]))))
+}
+
+/// [`half_full`] where the inputs 4 to 7 are zero, which leaves one product of pairs for each part.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn half_sparse<const SHIFT: i32>(x02: __m256i, x13: __m256i) -> [__m256i; 8] {
+    use idct::*;
+    let one = 1 << CONST_BITS;
+    let round = _mm256_set1_epi32(1 << (SHIFT - 1));
+    let even = [[one, F_0_541 + F_0_765], [one, F_0_541], [one, -F_0_541], [one, -F_0_541 - F_0_765]];
+    let odd = [
+        [F_1_501 - F_0_899 + F_1_175 - F_0_390, F_1_175],
+        [F_1_175, F_3_072 - F_2_562 + F_1_175 - F_1_961],
+        [F_1_175 - F_0_390, F_1_175 - F_2_562],
+        [F_1_175 - F_0_899, F_1_175 - F_1_961],
+    ];
+    let mut evens = [_mm256_setzero_si256(); 4];
+    let mut odds = evens;
+    for index in 0..4 {
+        evens[index] = _mm256_add_epi32(_mm256_madd_epi16(x02, weights(even[index])), round);
+        odds[index] = _mm256_madd_epi16(x13, weights(odd[index]));
+    }
+    butterfly::<SHIFT>(evens, odds)
+}
+
+/// Rows and columns of both blocks exchanged.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transposed(x: [__m256i; 8]) -> [__m256i; 8] {
+    let low01 = _mm256_unpacklo_epi16(x[0], x[1]);
+    let low23 = _mm256_unpacklo_epi16(x[2], x[3]);
+    let low45 = _mm256_unpacklo_epi16(x[4], x[5]);
+    let low67 = _mm256_unpacklo_epi16(x[6], x[7]);
+    let high01 = _mm256_unpackhi_epi16(x[0], x[1]);
+    let high23 = _mm256_unpackhi_epi16(x[2], x[3]);
+    let high45 = _mm256_unpackhi_epi16(x[4], x[5]);
+    let high67 = _mm256_unpackhi_epi16(x[6], x[7]);
+    let top01 = _mm256_unpacklo_epi32(low01, low23);
+    let top23 = _mm256_unpackhi_epi32(low01, low23);
+    let top45 = _mm256_unpacklo_epi32(high01, high23);
+    let top67 = _mm256_unpackhi_epi32(high01, high23);
+    let bottom01 = _mm256_unpacklo_epi32(low45, low67);
+    let bottom23 = _mm256_unpackhi_epi32(low45, low67);
+    let bottom45 = _mm256_unpacklo_epi32(high45, high67);
+    let bottom67 = _mm256_unpackhi_epi32(high45, high67);
+    [
+        _mm256_unpacklo_epi64(top01, bottom01),
+        _mm256_unpackhi_epi64(top01, bottom01),
+        _mm256_unpacklo_epi64(top23, bottom23),
+        _mm256_unpackhi_epi64(top23, bottom23),
+        _mm256_unpacklo_epi64(top45, bottom45),
+        _mm256_unpackhi_epi64(top45, bottom45),
+        _mm256_unpacklo_epi64(top67, bottom67),
+        _mm256_unpackhi_epi64(top67, bottom67),
+    ]
+}
+
+/// Columns of samples around zero to rows of bytes around 128: two rows of 16 bytes a vector.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn to_bytes(columns: [__m256i; 8]) -> [__m256i; 4] {
+    let [columns04, columns15, columns26, columns37]: [__m256i; 4] =
+        std::array::from_fn(|index| _mm256_packs_epi16(columns[index], columns[index + 4]));
+    let columns01 = _mm256_unpacklo_epi8(columns04, columns15);
+    let columns45 = _mm256_unpackhi_epi8(columns04, columns15);
+    let columns23 = _mm256_unpacklo_epi8(columns26, columns37);
+    let columns67 = _mm256_unpackhi_epi8(columns26, columns37);
+    let top0123 = _mm256_unpacklo_epi16(columns01, columns23);
+    let bottom0123 = _mm256_unpackhi_epi16(columns01, columns23);
+    let top4567 = _mm256_unpacklo_epi16(columns45, columns67);
+    let bottom4567 = _mm256_unpackhi_epi16(columns45, columns67);
+    let centre = _mm256_set1_epi8(-128);
+    [
+        _mm256_unpacklo_epi32(top0123, top4567),
+        _mm256_unpackhi_epi32(top0123, top4567),
+        _mm256_unpacklo_epi32(bottom0123, bottom4567),
+        _mm256_unpackhi_epi32(bottom0123, bottom4567),
+    ]
+    // Two rows of the first block, then two of the second: to row after row.
+    .map(|rows| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_add_epi8(rows, centre)))
+}
+
+/// 32 bytes of `row` from `place`.
+///
+/// # Safety
+/// `place + 32 <= row.len()`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(row: &[u8], place: usize) -> __m256i {
+    debug_assert!(place + 32 <= row.len());
+    // SAFETY: readable, by the caller's contract.
+    unsafe { _mm256_loadu_si256(row.as_ptr().wrapping_add(place).cast()) }
+}
+
+/// Stores 32 bytes into `row` at `place`.
+///
+/// # Safety
+/// `place + 32 <= row.len()`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store(row: &mut [u8], place: usize, bytes: __m256i) {
+    debug_assert!(place + 32 <= row.len());
+    // SAFETY: writable, by the caller's contract.
+    unsafe { _mm256_storeu_si256(row.as_mut_ptr().wrapping_add(place).cast(), bytes) };
+}
+
+/// Doubles `count` samples across and, between two rows, down: `near[1..]` and `far[1..]` are the samples, with a
+/// neighbour on each side. All rows have room for whole groups.
+pub fn double_both(near: &[u8], far: &[u8], target: &mut [u8], count: usize) {
+    assert!(is_supported(), "called only where AVX2 is");
+    let whole = count.next_multiple_of(GROUP);
+    assert!(near.len().min(far.len()) >= whole + 2 && target.len() >= 2 * whole, "rows hold whole groups");
+
+    /// # Safety
+    /// As argued at the only call.
+    #[target_feature(enable = "avx2")]
+    unsafe fn kernel(near: &[u8], far: &[u8], target: &mut [u8], whole: usize) {
+        let nearest = _mm256_set1_epi16(9 | 3 << 8);
+        let beside = _mm256_set1_epi16(3 | 1 << 8);
+        for place in (0..whole).step_by(GROUP) {
+            let mut rows = [[_mm256_setzero_si256(); 2]; 3];
+            for (shift, pair) in rows.iter_mut().enumerate() {
+                // SAFETY: `place + shift + 32` is at most `whole + 2`.
+                let near = unsafe { load(near, place + shift) };
+                // SAFETY: likewise.
+                let far = unsafe { load(far, place + shift) };
+                *pair = [_mm256_unpacklo_epi8(near, far), _mm256_unpackhi_epi8(near, far)];
+            }
+            let [left, centre, right] = rows;
+            let halves = std::array::from_fn(|half| {
+                let centre = _mm256_maddubs_epi16(centre[half], nearest);
+                let even = _mm256_add_epi16(centre, _mm256_maddubs_epi16(left[half], beside));
+                let odd = _mm256_add_epi16(centre, _mm256_maddubs_epi16(right[half], beside));
+                let even = _mm256_srli_epi16::<4>(_mm256_add_epi16(even, _mm256_set1_epi16(8)));
+                let odd = _mm256_slli_epi16::<4>(_mm256_add_epi16(odd, _mm256_set1_epi16(7)));
+                _mm256_or_si256(even, _mm256_and_si256(odd, _mm256_set1_epi16(-256)))
+            });
+            // SAFETY: `2 * place + 64` is at most `2 * whole`.
+            unsafe { store_doubled(target, 2 * place, halves) };
+        }
+    }
+    // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.
+    unsafe { kernel(near, far, target, whole) };
+}
+
+/// Stores 64 bytes, whose quarters are those of the two vectors in turn.
+///
+/// # Safety
+/// `place + 64 <= row.len()`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store_doubled(row: &mut [u8], place: usize, [low, high]: [__m256i; 2]) {
+    // SAFETY: by the caller's contract.
+    unsafe { store(row, place, _mm256_permute2x128_si256::<0x20>(low, high)) };
+    // SAFETY: likewise.
+    unsafe { store(row, place + 32, _mm256_permute2x128_si256::<0x31>(low, high)) };
+}
+
+/// Doubles `count` samples across: `row[1..]` are the samples, with a neighbour on each side. Both rows have room for
+/// whole groups.
+pub fn double_across(row: &[u8], target: &mut [u8], count: usize) {
+    assert!(is_supported(), "called only where AVX2 is");
+    let whole = count.next_multiple_of(GROUP);
+    assert!(row.len() >= whole + 2 && target.len() >= 2 * whole, "rows hold whole groups");
+
+    /// # Safety
+    /// As argued at the only call.
+    #[target_feature(enable = "avx2")]
+    unsafe fn kernel(row: &[u8], target: &mut [u8], whole: usize) {
+        let beside = _mm256_set1_epi16(3 | 1 << 8);
+        for place in (0..whole).step_by(GROUP) {
+            let mut loaded = [_mm256_setzero_si256(); 3];
+            for (shift, samples) in loaded.iter_mut().enumerate() {
+                // SAFETY: `place + shift + 32` is at most `whole + 2`.
+                *samples = unsafe { load(row, place + shift) };
+            }
+            let [left, centre, right] = loaded;
+            let join = |even: __m256i, odd: __m256i| {
+                let even = _mm256_add_epi16(_mm256_maddubs_epi16(even, beside), _mm256_set1_epi16(1));
+                let odd = _mm256_add_epi16(_mm256_maddubs_epi16(odd, beside), _mm256_set1_epi16(2));
+                let odd = _mm256_and_si256(_mm256_slli_epi16::<6>(odd), _mm256_set1_epi16(-256));
+                _mm256_or_si256(_mm256_srli_epi16::<2>(even), odd)
+            };
+            let halves = [
+                join(_mm256_unpacklo_epi8(centre, left), _mm256_unpacklo_epi8(centre, right)),
+                join(_mm256_unpackhi_epi8(centre, left), _mm256_unpackhi_epi8(centre, right)),
+            ];
+            // SAFETY: `2 * place + 64` is at most `2 * whole`.
+            unsafe { store_doubled(target, 2 * place, halves) };
+        }
+    }
+    // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.
+    unsafe { kernel(row, target, whole) };
+}
+
+/// A row of `count` samples between two rows. All have room for whole groups.
+pub fn double_down(near: &[u8], far: &[u8], bias: u8, target: &mut [u8], count: usize) {
+    assert!(is_supported(), "called only where AVX2 is");
+    let whole = count.next_multiple_of(GROUP);
+    assert!(near.len().min(far.len()).min(target.len()) >= whole, "rows hold whole groups");
+
+    /// # Safety
+    /// As argued at the only call.
+    #[target_feature(enable = "avx2")]
+    unsafe fn kernel(near: &[u8], far: &[u8], bias: u8, target: &mut [u8], whole: usize) {
+        let bias = _mm256_set1_epi16(bias.into());
+        let join = |pairs: __m256i| {
+            let sum = _mm256_maddubs_epi16(pairs, _mm256_set1_epi16(3 | 1 << 8));
+            _mm256_srli_epi16::<2>(_mm256_add_epi16(sum, bias))
+        };
+        for place in (0..whole).step_by(GROUP) {
+            // SAFETY: `place + 32` is at most `whole`.
+            let near = unsafe { load(near, place) };
+            // SAFETY: likewise.
+            let far = unsafe { load(far, place) };
+            let (low, high) = (_mm256_unpacklo_epi8(near, far), _mm256_unpackhi_epi8(near, far));
+            // SAFETY: likewise.
+            unsafe { store(target, place, _mm256_packus_epi16(join(low), join(high))) };
+        }
+    }
+    // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.
+    unsafe { kernel(near, far, bias, target, whole) };
+}
+
+/// YCbCr to RGB, `count` pixels. All rows have room for whole groups.
+pub fn ycc_to_rgb([luma, blue, red]: [&[u8]; 3], target: &mut [u8], count: usize) {
+    assert!(is_supported(), "called only where AVX2 is");
+    let whole = count.next_multiple_of(GROUP);
+    assert!(luma.len().min(blue.len()).min(red.len()) >= whole && target.len() >= 3 * whole, "rows hold whole groups");
+
+    /// # Safety
+    /// As argued at the only call.
+    #[target_feature(enable = "avx2")]
+    unsafe fn kernel([luma, blue, red]: [&[u8]; 3], target: &mut [u8], whole: usize) {
+        let zero = _mm256_setzero_si256();
+        let centre = _mm256_set1_epi16(128);
+        // What is left of 1.402 and 1.772 above one, of -0.34414, and of -0.71414 above minus one.
+        let (red_weight, blue_weight) = (_mm256_set1_epi16(13173), _mm256_set1_epi16(25297));
+        let green_weights = weights([-22554, 18734]);
+        let half = _mm256_set1_epi32(1 << 15);
+        for place in (0..whole).step_by(GROUP) {
+            // SAFETY: `place + 32` is at most `whole`.
+            let luma = unsafe { load(luma, place) };
+            // SAFETY: likewise.
+            let blue = unsafe { load(blue, place) };
+            // SAFETY: likewise.
+            let red = unsafe { load(red, place) };
+            let lumas = [_mm256_unpacklo_epi8(luma, zero), _mm256_unpackhi_epi8(luma, zero)];
+            let blues = [_mm256_unpacklo_epi8(blue, zero), _mm256_unpackhi_epi8(blue, zero)];
+            let reds = [_mm256_unpacklo_epi8(red, zero), _mm256_unpackhi_epi8(red, zero)];
+            let halves: [[__m256i; 3]; 2] = std::array::from_fn(|part| {
+                let luma = lumas[part];
+                let (blue, red) = (_mm256_sub_epi16(blues[part], centre), _mm256_sub_epi16(reds[part], centre));
+                let green = [_mm256_unpacklo_epi16(blue, red), _mm256_unpackhi_epi16(blue, red)]
+                    .map(|pair| _mm256_add_epi32(_mm256_madd_epi16(pair, green_weights), half))
+                    .map(|sum| _mm256_srai_epi32::<16>(sum));
+                let green = _mm256_packs_epi32(green[0], green[1]);
+                [
+                    _mm256_add_epi16(_mm256_add_epi16(luma, red), _mm256_mulhrs_epi16(red, red_weight)),
+                    _mm256_add_epi16(_mm256_sub_epi16(luma, red), green),
+                    _mm256_add_epi16(_mm256_add_epi16(luma, blue), _mm256_mulhrs_epi16(blue, blue_weight)),
+                ]
+            });
+            let colours = std::array::from_fn(|colour| _mm256_packus_epi16(halves[0][colour], halves[1][colour]));
+            // SAFETY: `3 * place + 96` is at most `3 * whole`.
+            unsafe { store_interleaved(target, 3 * place, colours) };
+        }
+    }
+    // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.
+    unsafe { kernel([luma, blue, red], target, whole) };
+}
+
+/// Three planes to RGB, `count` pixels. All rows have room for whole groups.
+pub fn interleave(planes: [&[u8]; 3], target: &mut [u8], count: usize) {
+    assert!(is_supported(), "called only where AVX2 is");
+    let whole = count.next_multiple_of(GROUP);
+    assert!(planes.iter().all(|plane| plane.len() >= whole) && target.len() >= 3 * whole, "rows hold whole groups");
+
+    /// # Safety
+    /// As argued at the only call.
+    #[target_feature(enable = "avx2")]
+    unsafe fn kernel(planes: [&[u8]; 3], target: &mut [u8], whole: usize) {
+        for place in (0..whole).step_by(GROUP) {
+            let mut colours = [_mm256_setzero_si256(); 3];
+            for (colour, plane) in colours.iter_mut().zip(planes) {
+                // SAFETY: `place + 32` is at most `whole`.
+                *colour = unsafe { load(plane, place) };
+            }
+            // SAFETY: `3 * place + 96` is at most `3 * whole`.
+            unsafe { store_interleaved(target, 3 * place, colours) };
+        }
+    }
+    // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.
+    unsafe { kernel(planes, target, whole) };
+}
+
+/// Stores 32 pixels.
+///
+/// # Safety
+/// `place + 96 <= row.len()`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store_interleaved(row: &mut [u8], place: usize, colours: [__m256i; 3]) {
+    // Every byte goes to the place (mod 16) where it belongs in one of the three vectors of a half; then each vector
+    // takes every third byte of each colour.
+    let [red, green, blue] = colours;
+    let red_places = _mm_setr_epi8(0, 11, 6, 1, 12, 7, 2, 13, 8, 3, 14, 9, 4, 15, 10, 5);
+    let green_places = _mm_setr_epi8(5, 0, 11, 6, 1, 12, 7, 2, 13, 8, 3, 14, 9, 4, 15, 10);
+    let blue_places = _mm_setr_epi8(10, 5, 0, 11, 6, 1, 12, 7, 2, 13, 8, 3, 14, 9, 4, 15);
+    let red = _mm256_shuffle_epi8(red, _mm256_broadcastsi128_si256(red_places));
+    let green = _mm256_shuffle_epi8(green, _mm256_broadcastsi128_si256(green_places));
+    let blue = _mm256_shuffle_epi8(blue, _mm256_broadcastsi128_si256(blue_places));
+    let second = _mm_setr_epi8(0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0);
+    let third = _mm_setr_epi8(0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, -1, 0);
+    let (second, third) = (_mm256_broadcastsi128_si256(second), _mm256_broadcastsi128_si256(third));
+    let start = _mm256_blendv_epi8(_mm256_blendv_epi8(red, green, second), blue, third);
+    let middle = _mm256_blendv_epi8(_mm256_blendv_epi8(green, blue, second), red, third);
+    let end = _mm256_blendv_epi8(_mm256_blendv_epi8(blue, red, second), green, third);
+    // SAFETY: 96 bytes have room, by the caller's contract.
+    unsafe { store(row, place, _mm256_permute2x128_si256::<0x20>(start, middle)) };
+    // SAFETY: likewise.
+    unsafe { store(row, place + 32, _mm256_permute2x128_si256::<0x30>(end, start)) };
+    // SAFETY: likewise.
+    unsafe { store(row, place + 64, _mm256_permute2x128_si256::<0x31>(middle, end)) };
+}
