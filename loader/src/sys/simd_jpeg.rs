@@ -67,11 +67,11 @@ unsafe fn idct_pairs(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, sam
 #[inline]
 #[target_feature(enable = "avx2")]
 fn dequantised(blocks: [&[i16; 64]; 2], table: &Dequantiser, row: usize) -> __m256i {
-    let [first, second] = blocks.map(|block| {
-        let coefficients: &[i16; 8] = &block.as_chunks().0[row];
-        // SAFETY: eight coefficients are readable at a borrow of them.
-        unsafe { _mm_loadu_si128(coefficients.as_ptr().cast()) }
-    });
+    let [first, second]: [&[i16; 8]; 2] = [&blocks[0].as_chunks().0[row], &blocks[1].as_chunks().0[row]];
+    // SAFETY: eight coefficients are readable at a borrow of them.
+    let first = unsafe { _mm_loadu_si128(first.as_ptr().cast()) };
+    // SAFETY: likewise.
+    let second = unsafe { _mm_loadu_si128(second.as_ptr().cast()) };
     // SAFETY: 16 steps are readable at a borrow of them.
     let steps = unsafe { _mm256_loadu_si256(table.rows[row].as_ptr().cast()) };
     _mm256_mullo_epi16(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(first), second), steps)
@@ -131,7 +131,18 @@ fn pass_full<const SHIFT: i32>(x: [__m256i; 8]) -> [__m256i; 8] {
         _mm256_unpackhi_epi16(x[5], x[3]),
         _mm256_unpackhi_epi16(sum37, sum15),
     ]);
-    std::array::from_fn(|index| _mm256_packs_epi32(low[index], high[index]))
+    packed(low, high)
+}
+
+/// 32-bit integers saturated to words.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn packed(low: [__m256i; 8], high: [__m256i; 8]) -> [__m256i; 8] {
+    let mut words = low;
+    for index in 0..8 {
+        words[index] = _mm256_packs_epi32(low[index], high[index]);
+    }
+    words
 }
 
 /// Half of the values of [`pass_full`], as 32-bit integers.
@@ -166,13 +177,12 @@ fn half_full<const SHIFT: i32>([sum04, difference04, x26, x71, x53, z34]: [__m25
 #[inline]
 #[target_feature(enable = "avx2")]
 fn butterfly<const SHIFT: i32>(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256i; 8] {
-    std::array::from_fn(|index| {
-        let sum = match index {
-            0..4 => _mm256_add_epi32(even[index], odd[index]),
-            _ => _mm256_sub_epi32(even[7 - index], odd[7 - index]),
-        };
-        _mm256_srai_epi32::<SHIFT>(sum)
-    })
+    let mut values = [_mm256_setzero_si256(); 8];
+    for index in 0..4 {
+        values[index] = _mm256_srai_epi32::<SHIFT>(_mm256_add_epi32(even[index], odd[index]));
+        values[7 - index] = _mm256_srai_epi32::<SHIFT>(_mm256_sub_epi32(even[index], odd[index]));
+    }
+    values
 }
 
 /// [`idct_full`] of blocks whose coefficients all lie in the first four rows and columns.
@@ -192,9 +202,10 @@ fn idct_sparse(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i;
     );
     // Two rows of four values in each half become pairs of columns 0 and 2, then pairs of columns 1 and 3.
     let arrange = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-    let pairs: [__m256i; 4] = std::array::from_fn(|index| {
-        _mm256_shuffle_epi8(_mm256_packs_epi32(columns[2 * index], columns[2 * index + 1]), arrange)
-    });
+    let mut pairs = [_mm256_setzero_si256(); 4];
+    for (index, pair) in pairs.iter_mut().enumerate() {
+        *pair = _mm256_shuffle_epi8(_mm256_packs_epi32(columns[2 * index], columns[2 * index + 1]), arrange);
+    }
     let low = half_sparse::<{ idct::SHIFT_ROWS }>(
         _mm256_unpacklo_epi64(pairs[0], pairs[1]),
         _mm256_unpackhi_epi64(pairs[0], pairs[1]),
@@ -203,7 +214,7 @@ fn idct_sparse(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i;
         _mm256_unpacklo_epi64(pairs[2], pairs[3]),
         _mm256_unpackhi_epi64(pairs[2], pairs[3]),
     );
-    Some(to_bytes(std::array::from_fn(|index| _mm256_packs_epi32(low[index], high[index]))))
+    Some(to_bytes(packed(low, high)))
 }
 
 /// [`half_full`] where the inputs 4 to 7 are zero, which leaves one product of pairs for each part.
@@ -265,8 +276,10 @@ fn transposed(x: [__m256i; 8]) -> [__m256i; 8] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn to_bytes(columns: [__m256i; 8]) -> [__m256i; 4] {
-    let [columns04, columns15, columns26, columns37]: [__m256i; 4] =
-        std::array::from_fn(|index| _mm256_packs_epi16(columns[index], columns[index + 4]));
+    let columns04 = _mm256_packs_epi16(columns[0], columns[4]);
+    let columns15 = _mm256_packs_epi16(columns[1], columns[5]);
+    let columns26 = _mm256_packs_epi16(columns[2], columns[6]);
+    let columns37 = _mm256_packs_epi16(columns[3], columns[7]);
     let columns01 = _mm256_unpacklo_epi8(columns04, columns15);
     let columns45 = _mm256_unpackhi_epi8(columns04, columns15);
     let columns23 = _mm256_unpacklo_epi8(columns26, columns37);
@@ -275,15 +288,18 @@ fn to_bytes(columns: [__m256i; 8]) -> [__m256i; 4] {
     let bottom0123 = _mm256_unpackhi_epi16(columns01, columns23);
     let top4567 = _mm256_unpacklo_epi16(columns45, columns67);
     let bottom4567 = _mm256_unpackhi_epi16(columns45, columns67);
-    let centre = _mm256_set1_epi8(-128);
-    [
+    let mut rows = [
         _mm256_unpacklo_epi32(top0123, top4567),
         _mm256_unpackhi_epi32(top0123, top4567),
         _mm256_unpacklo_epi32(bottom0123, bottom4567),
         _mm256_unpackhi_epi32(bottom0123, bottom4567),
-    ]
-    // Two rows of the first block, then two of the second: to row after row.
-    .map(|rows| _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_add_epi8(rows, centre)))
+    ];
+    for rows in &mut rows {
+        // Two rows of the first block, then two of the second, become row after row.
+        let bytes = _mm256_add_epi8(*rows, _mm256_set1_epi8(-128));
+        *rows = _mm256_permute4x64_epi64::<0b11_01_10_00>(bytes);
+    }
+    rows
 }
 
 /// 32 bytes of `row` from `place`.
@@ -333,14 +349,15 @@ pub fn double_both(near: &[u8], far: &[u8], target: &mut [u8], count: usize) {
                 *pair = [_mm256_unpacklo_epi8(near, far), _mm256_unpackhi_epi8(near, far)];
             }
             let [left, centre, right] = rows;
-            let halves = std::array::from_fn(|half| {
+            let mut halves = [_mm256_setzero_si256(); 2];
+            for (half, pixels) in halves.iter_mut().enumerate() {
                 let centre = _mm256_maddubs_epi16(centre[half], nearest);
                 let even = _mm256_add_epi16(centre, _mm256_maddubs_epi16(left[half], beside));
                 let odd = _mm256_add_epi16(centre, _mm256_maddubs_epi16(right[half], beside));
                 let even = _mm256_srli_epi16::<4>(_mm256_add_epi16(even, _mm256_set1_epi16(8)));
                 let odd = _mm256_slli_epi16::<4>(_mm256_add_epi16(odd, _mm256_set1_epi16(7)));
-                _mm256_or_si256(even, _mm256_and_si256(odd, _mm256_set1_epi16(-256)))
-            });
+                *pixels = _mm256_or_si256(even, _mm256_and_si256(odd, _mm256_set1_epi16(-256)));
+            }
             // SAFETY: `2 * place + 64` is at most `2 * whole`.
             unsafe { store_doubled(target, 2 * place, halves) };
         }
@@ -439,11 +456,6 @@ pub fn ycc_to_rgb([luma, blue, red]: [&[u8]; 3], target: &mut [u8], count: usize
     #[target_feature(enable = "avx2")]
     unsafe fn kernel([luma, blue, red]: [&[u8]; 3], target: &mut [u8], whole: usize) {
         let zero = _mm256_setzero_si256();
-        let centre = _mm256_set1_epi16(128);
-        // What is left of 1.402 and 1.772 above one, of -0.34414, and of -0.71414 above minus one.
-        let (red_weight, blue_weight) = (_mm256_set1_epi16(13173), _mm256_set1_epi16(25297));
-        let green_weights = weights([-22554, 18734]);
-        let half = _mm256_set1_epi32(1 << 15);
         for place in (0..whole).step_by(GROUP) {
             // SAFETY: `place + 32` is at most `whole`.
             let luma = unsafe { load(luma, place) };
@@ -451,29 +463,51 @@ pub fn ycc_to_rgb([luma, blue, red]: [&[u8]; 3], target: &mut [u8], count: usize
             let blue = unsafe { load(blue, place) };
             // SAFETY: likewise.
             let red = unsafe { load(red, place) };
-            let lumas = [_mm256_unpacklo_epi8(luma, zero), _mm256_unpackhi_epi8(luma, zero)];
-            let blues = [_mm256_unpacklo_epi8(blue, zero), _mm256_unpackhi_epi8(blue, zero)];
-            let reds = [_mm256_unpacklo_epi8(red, zero), _mm256_unpackhi_epi8(red, zero)];
-            let halves: [[__m256i; 3]; 2] = std::array::from_fn(|part| {
-                let luma = lumas[part];
-                let (blue, red) = (_mm256_sub_epi16(blues[part], centre), _mm256_sub_epi16(reds[part], centre));
-                let green = [_mm256_unpacklo_epi16(blue, red), _mm256_unpackhi_epi16(blue, red)]
-                    .map(|pair| _mm256_add_epi32(_mm256_madd_epi16(pair, green_weights), half))
-                    .map(|sum| _mm256_srai_epi32::<16>(sum));
-                let green = _mm256_packs_epi32(green[0], green[1]);
-                [
-                    _mm256_add_epi16(_mm256_add_epi16(luma, red), _mm256_mulhrs_epi16(red, red_weight)),
-                    _mm256_add_epi16(_mm256_sub_epi16(luma, red), green),
-                    _mm256_add_epi16(_mm256_add_epi16(luma, blue), _mm256_mulhrs_epi16(blue, blue_weight)),
-                ]
-            });
-            let colours = std::array::from_fn(|colour| _mm256_packus_epi16(halves[0][colour], halves[1][colour]));
+            let low = rgb_words(
+                _mm256_unpacklo_epi8(luma, zero),
+                _mm256_unpacklo_epi8(blue, zero),
+                _mm256_unpacklo_epi8(red, zero),
+            );
+            let high = rgb_words(
+                _mm256_unpackhi_epi8(luma, zero),
+                _mm256_unpackhi_epi8(blue, zero),
+                _mm256_unpackhi_epi8(red, zero),
+            );
+            let colours = [
+                _mm256_packus_epi16(low[0], high[0]),
+                _mm256_packus_epi16(low[1], high[1]),
+                _mm256_packus_epi16(low[2], high[2]),
+            ];
             // SAFETY: `3 * place + 96` is at most `3 * whole`.
             unsafe { store_interleaved(target, 3 * place, colours) };
         }
     }
     // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.
     unsafe { kernel([luma, blue, red], target, whole) };
+}
+
+/// 16 pixels of YCbCr to red, green and blue, which may lie beyond bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn rgb_words(luma: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
+    let centre = _mm256_set1_epi16(128);
+    let (blue, red) = (_mm256_sub_epi16(blue, centre), _mm256_sub_epi16(red, centre));
+    // What 1.402 and 1.772 are above one, in 15 bits: rounded products are the library's for every byte.
+    let red_product = _mm256_mulhrs_epi16(red, _mm256_set1_epi16(13173));
+    let blue_product = _mm256_mulhrs_epi16(blue, _mm256_set1_epi16(25297));
+    // -0.34414, and what -0.71414 is above minus one.
+    let green_weights = weights([-22554, 18734]);
+    let half = _mm256_set1_epi32(1 << 15);
+    let low = _mm256_madd_epi16(_mm256_unpacklo_epi16(blue, red), green_weights);
+    let high = _mm256_madd_epi16(_mm256_unpackhi_epi16(blue, red), green_weights);
+    let low = _mm256_srai_epi32::<16>(_mm256_add_epi32(low, half));
+    let high = _mm256_srai_epi32::<16>(_mm256_add_epi32(high, half));
+    let green_product = _mm256_packs_epi32(low, high);
+    [
+        _mm256_add_epi16(_mm256_add_epi16(luma, red), red_product),
+        _mm256_add_epi16(_mm256_sub_epi16(luma, red), green_product),
+        _mm256_add_epi16(_mm256_add_epi16(luma, blue), blue_product),
+    ]
 }
 
 /// Three planes to RGB, `count` pixels. All rows have room for whole groups.
