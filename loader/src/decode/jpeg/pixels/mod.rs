@@ -100,10 +100,11 @@ impl Plane {
         [across, down]
     }
 
-    /// Transforms what is needed of row `mcu_row` of MCUs. `blocks` has the rows of blocks of the MCUs `mcus`.
-    fn fill(&mut self, path: Path, mcu_row: usize, mcus: &Range<usize>, blocks: &[[i16; 64]], ends: &[u8]) {
-        let blocks_across = mcus.len() * self.factors[0];
-        let first = self.blocks.start - mcus.start * self.factors[0];
+    /// Transforms what is needed of row `mcu_row` of MCUs, of which this is component `component`.
+    fn fill(&mut self, path: Path, mcu_row: usize, mcus: &McuRow, component: usize) {
+        let (blocks, ends) = (mcus.blocks(component), mcus.ends(component));
+        let blocks_across = mcus.mcus().len() * self.factors[0];
+        let first = self.blocks.start - mcus.mcus().start * self.factors[0];
         if self.keeps_last {
             let last = self.mcu_rows() * self.stride;
             self.samples.copy_within(last..last + self.stride, 0);
@@ -113,13 +114,13 @@ impl Plane {
             if row >= self.rows.end || row + BLOCK <= self.rows.start {
                 continue;
             }
-            let range = blocks_across * block_row + first..;
-            let range = range.start..range.start + self.blocks.len();
+            let needed = blocks_across * block_row + first..blocks_across * block_row + first + self.blocks.len();
             let start = (1 + BLOCK * block_row) * self.stride;
-            let samples = &mut self.samples[start..start + BLOCK * self.stride];
-            let target = &mut samples[PLANE_MARGIN..];
-            idct::block_row(path, &blocks[range.clone()], &ends[range], &self.table, target, self.stride);
-            self.upsampling.looks_beside()[0].then(|| self.extend(start));
+            let samples = &mut self.samples[start + PLANE_MARGIN..start + BLOCK * self.stride];
+            idct::block_row(path, &blocks[needed.clone()], &ends[needed], &self.table, samples, self.stride);
+            if self.upsampling.looks_beside()[0] {
+                self.extend(start);
+            }
         }
     }
 
@@ -259,9 +260,8 @@ impl Rows {
     /// Takes the next row of MCUs. All strips of those before were taken.
     pub fn push(&mut self, row: &McuRow) {
         assert_eq!(self.row, self.row_ready, "rows that were not taken");
-        let components = self.planes.iter_mut().zip(&row.blocks).zip(&row.ends).take(self.count);
-        for ((plane, blocks), ends) in components {
-            plane.fill(self.path, self.mcu_row, &row.mcus, blocks, ends);
+        for (component, plane) in self.planes.iter_mut().enumerate().take(self.count) {
+            plane.fill(self.path, self.mcu_row, row, component);
         }
         self.mcu_row += 1;
         let reached = self.mcu_row * self.mcu_height;
@@ -313,3 +313,6 @@ fn grow(bytes: &mut Vec<u8>, length: usize) {
         bytes.resize(length, 0);
     }
 }
+
+#[cfg(test)]
+mod tests;
