@@ -17,8 +17,8 @@ use crate::error::{FaultClass, Result, SampleFault};
 use crate::spec::{DecodeMode, DecodeSpec, OrientationRule, Truncated};
 use crate::sys::jpeg::{Codec, Opened, Settings};
 
-use super::orientation::Orientation;
-use super::{ALLOCATION_EXTRA, Region, STRIP_ROWS, STRIP_SLACK, Strip, check_size, markers};
+use crate::decode::orientation::Orientation;
+use crate::decode::{ALLOCATION_EXTRA, Region, STRIP_ROWS, STRIP_SLACK, Strip, check_size, markers};
 
 /// Most bytes of a pixel while it is decoded: the coefficients of four components.
 const PIXEL_BYTES_MAX: u64 = 8;

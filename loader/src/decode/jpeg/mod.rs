@@ -1,0 +1,8 @@
+//! JPEG, decoded only where a region needs it.
+
+pub mod frame;
+pub mod huffman;
+pub mod scan;
+mod turbo;
+
+pub use turbo::{JpegDecoder, JpegImage, JpegRows};
