@@ -77,12 +77,15 @@ fn dequantised(blocks: [&[i16; 64]; 2], table: &Dequantiser, row: usize) -> __m2
     _mm256_mullo_epi16(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(first), second), steps)
 }
 
-/// Whether some value of the first row is so large that blocks without other rows wrap instead of saturating.
+/// Whether some word is not in `-limit..limit`, a power of two.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn may_wrap(row: __m256i) -> bool {
-    let shifted = _mm256_add_epi16(row, _mm256_set1_epi16(1 << 13));
-    _mm256_testz_si256(shifted, _mm256_set1_epi16(-1 << 14)) == 0
+fn exceeds(words: [__m256i; 2], limit: i16) -> bool {
+    let limit = _mm256_set1_epi16(limit);
+    let shifted = _mm256_or_si256(_mm256_add_epi16(words[0], limit), _mm256_add_epi16(words[1], limit));
+    // Below twice the limit as numbers without a sign.
+    let beyond = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(limit, limit));
+    _mm256_testz_si256(shifted, beyond) == 0
 }
 
 /// Two weights in every pair of words.
@@ -93,94 +96,97 @@ fn weights([low, high]: [i32; 2]) -> __m256i {
 }
 
 /// Two blocks: rows 0 and 1 of samples, 2 and 3, …; a row holds eight samples of the first and eight of the second.
-/// `None` where the library wraps.
+/// `None` where the library wraps, which this does not.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn idct_full(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i; 4]> {
-    let mut rows = [_mm256_setzero_si256(); 8];
-    for (index, row) in rows.iter_mut().enumerate() {
+    let mut x = [_mm256_setzero_si256(); 8];
+    for (index, row) in x.iter_mut().enumerate() {
         *row = dequantised(blocks, table, index);
     }
-    if may_wrap(rows[0]) {
+    if exceeds([x[0], x[4]], 1 << 13) {
         return None;
     }
-    let rows = pass_full::<{ idct::SHIFT_COLUMNS }>(rows);
-    Some(to_bytes(pass_full::<{ idct::SHIFT_ROWS }>(transposed(rows))))
-}
-
-/// One pass over eight vectors: value by value an inverse transform of eight.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn pass_full<const SHIFT: i32>(x: [__m256i; 8]) -> [__m256i; 8] {
-    let zero = _mm256_setzero_si256();
-    let (sum04, difference04) = (_mm256_add_epi16(x[0], x[4]), _mm256_sub_epi16(x[0], x[4]));
-    let (sum37, sum15) = (_mm256_add_epi16(x[7], x[3]), _mm256_add_epi16(x[5], x[1]));
-    let low = half_full::<SHIFT>([
-        _mm256_unpacklo_epi16(zero, sum04),
-        _mm256_unpacklo_epi16(zero, difference04),
+    let low = half_full::<{ idct::SHIFT_COLUMNS }>([
+        _mm256_unpacklo_epi16(x[0], x[4]),
         _mm256_unpacklo_epi16(x[2], x[6]),
         _mm256_unpacklo_epi16(x[7], x[1]),
-        _mm256_unpacklo_epi16(x[5], x[3]),
-        _mm256_unpacklo_epi16(sum37, sum15),
+        _mm256_unpacklo_epi16(x[3], x[5]),
     ]);
-    let high = half_full::<SHIFT>([
-        _mm256_unpackhi_epi16(zero, sum04),
-        _mm256_unpackhi_epi16(zero, difference04),
+    let high = half_full::<{ idct::SHIFT_COLUMNS }>([
+        _mm256_unpackhi_epi16(x[0], x[4]),
         _mm256_unpackhi_epi16(x[2], x[6]),
         _mm256_unpackhi_epi16(x[7], x[1]),
-        _mm256_unpackhi_epi16(x[5], x[3]),
-        _mm256_unpackhi_epi16(sum37, sum15),
+        _mm256_unpackhi_epi16(x[3], x[5]),
     ]);
-    packed(low, high)
-}
-
-/// 32-bit integers saturated to words.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn packed(low: [__m256i; 8], high: [__m256i; 8]) -> [__m256i; 8] {
-    let mut words = low;
-    for index in 0..8 {
-        words[index] = _mm256_packs_epi32(low[index], high[index]);
+    // The columns of each row as the pairs that the second pass takes: 0 and 4, 2 and 6, 7 and 1, 3 and 5.
+    let arrange = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 14, 15, 2, 3, 6, 7, 10, 11));
+    for (row, (low, high)) in x.iter_mut().zip(low.into_iter().zip(high)) {
+        let low = _mm256_srai_epi32::<{ idct::SHIFT_COLUMNS }>(low);
+        let high = _mm256_srai_epi32::<{ idct::SHIFT_COLUMNS }>(high);
+        *row = _mm256_shuffle_epi8(_mm256_packs_epi32(low, high), arrange);
     }
-    words
+    let even = transposed([x[0], x[2], x[4], x[6]]);
+    let odd = transposed([x[1], x[3], x[5], x[7]]);
+    if exceeds([even[0], odd[0]], 1 << 14) {
+        return None;
+    }
+    let even = half_full::<{ idct::SHIFT_ROWS }>(even);
+    let odd = half_full::<{ idct::SHIFT_ROWS }>(odd);
+    Some(to_bytes(even, odd))
 }
 
-/// Half of the values of [`pass_full`], as 32-bit integers.
+/// Four rows of four pairs, in each half, to four columns.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn half_full<const SHIFT: i32>([sum04, difference04, x26, x71, x53, z34]: [__m256i; 6]) -> [__m256i; 8] {
+fn transposed(rows: [__m256i; 4]) -> [__m256i; 4] {
+    let low01 = _mm256_unpacklo_epi32(rows[0], rows[1]);
+    let high01 = _mm256_unpackhi_epi32(rows[0], rows[1]);
+    let low23 = _mm256_unpacklo_epi32(rows[2], rows[3]);
+    let high23 = _mm256_unpackhi_epi32(rows[2], rows[3]);
+    [
+        _mm256_unpacklo_epi64(low01, low23),
+        _mm256_unpackhi_epi64(low01, low23),
+        _mm256_unpacklo_epi64(high01, high23),
+        _mm256_unpackhi_epi64(high01, high23),
+    ]
+}
+
+/// Eight inverse transforms of eight values, given as pairs of words and not yet scaled down; what `SHIFT` will round is
+/// added.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn half_full<const SHIFT: i32>([x04, x26, x71, x35]: [__m256i; 4]) -> [__m256i; 8] {
     use idct::*;
     let round = _mm256_set1_epi32(1 << (SHIFT - 1));
-    // The words come in the upper halves: shifted down to 13 fractional bits.
-    let even0 = _mm256_add_epi32(_mm256_srai_epi32::<{ 16 - CONST_BITS }>(sum04), round);
-    let even1 = _mm256_add_epi32(_mm256_srai_epi32::<{ 16 - CONST_BITS }>(difference04), round);
+    let even0 = _mm256_add_epi32(_mm256_madd_epi16(x04, weights([ONE, ONE])), round);
+    let even1 = _mm256_add_epi32(_mm256_madd_epi16(x04, weights([ONE, -ONE])), round);
     let even2 = _mm256_madd_epi16(x26, weights([F_0_541, F_0_541 - F_1_847]));
     let even3 = _mm256_madd_epi16(x26, weights([F_0_541 + F_0_765, F_0_541]));
+    let z34 = _mm256_add_epi16(x71, x35);
     let z3 = _mm256_madd_epi16(z34, weights([F_1_175 - F_1_961, F_1_175]));
     let z4 = _mm256_madd_epi16(z34, weights([F_1_175, F_1_175 - F_0_390]));
     let odd0 = _mm256_add_epi32(_mm256_madd_epi16(x71, weights([F_0_298 - F_0_899, -F_0_899])), z3);
-    let odd1 = _mm256_add_epi32(_mm256_madd_epi16(x53, weights([F_2_053 - F_2_562, -F_2_562])), z4);
-    let odd2 = _mm256_add_epi32(_mm256_madd_epi16(x53, weights([-F_2_562, F_3_072 - F_2_562])), z3);
+    let odd1 = _mm256_add_epi32(_mm256_madd_epi16(x35, weights([-F_2_562, F_2_053 - F_2_562])), z4);
+    let odd2 = _mm256_add_epi32(_mm256_madd_epi16(x35, weights([F_3_072 - F_2_562, -F_2_562])), z3);
     let odd3 = _mm256_add_epi32(_mm256_madd_epi16(x71, weights([-F_0_899, F_1_501 - F_0_899])), z4);
-    butterfly::<SHIFT>(
-        [
-            _mm256_add_epi32(even0, even3),
-            _mm256_add_epi32(even1, even2),
-            _mm256_sub_epi32(even1, even2),
-            _mm256_sub_epi32(even0, even3),
-        ],
-        [odd3, odd2, odd1, odd0],
-    )
+    let even = [
+        _mm256_add_epi32(even0, even3),
+        _mm256_add_epi32(even1, even2),
+        _mm256_sub_epi32(even1, even2),
+        _mm256_sub_epi32(even0, even3),
+    ];
+    butterfly(even, [odd3, odd2, odd1, odd0])
 }
 
-/// Even and odd parts joined and scaled down.
+/// Even and odd parts joined.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn butterfly<const SHIFT: i32>(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256i; 8] {
+fn butterfly(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256i; 8] {
     let mut values = [_mm256_setzero_si256(); 8];
     for index in 0..4 {
-        values[index] = _mm256_srai_epi32::<SHIFT>(_mm256_add_epi32(even[index], odd[index]));
-        values[7 - index] = _mm256_srai_epi32::<SHIFT>(_mm256_sub_epi32(even[index], odd[index]));
+        values[index] = _mm256_add_epi32(even[index], odd[index]);
+        values[7 - index] = _mm256_sub_epi32(even[index], odd[index]);
     }
     values
 }
@@ -189,32 +195,33 @@ fn butterfly<const SHIFT: i32>(even: [__m256i; 4], odd: [__m256i; 4]) -> [__m256
 #[inline]
 #[target_feature(enable = "avx2")]
 fn idct_sparse(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i; 4]> {
-    let mut rows = [_mm256_setzero_si256(); 4];
-    for (index, row) in rows.iter_mut().enumerate() {
+    let mut x = [_mm256_setzero_si256(); 4];
+    for (index, row) in x.iter_mut().enumerate() {
         *row = dequantised(blocks, table, index);
     }
-    if may_wrap(rows[0]) {
+    if exceeds([x[0]; 2], 1 << 13) {
         return None;
     }
-    let columns = half_sparse::<{ idct::SHIFT_COLUMNS }>(
-        _mm256_unpacklo_epi16(rows[0], rows[2]),
-        _mm256_unpacklo_epi16(rows[1], rows[3]),
-    );
+    let mut rows =
+        half_sparse::<{ idct::SHIFT_COLUMNS }>(_mm256_unpacklo_epi16(x[0], x[2]), _mm256_unpacklo_epi16(x[1], x[3]));
+    for row in &mut rows {
+        *row = _mm256_srai_epi32::<{ idct::SHIFT_COLUMNS }>(*row);
+    }
     // Two rows of four values in each half become pairs of columns 0 and 2, then pairs of columns 1 and 3.
     let arrange = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
-    let mut pairs = [_mm256_setzero_si256(); 4];
-    for (index, pair) in pairs.iter_mut().enumerate() {
-        *pair = _mm256_shuffle_epi8(_mm256_packs_epi32(columns[2 * index], columns[2 * index + 1]), arrange);
-    }
-    let low = half_sparse::<{ idct::SHIFT_ROWS }>(
-        _mm256_unpacklo_epi64(pairs[0], pairs[1]),
-        _mm256_unpackhi_epi64(pairs[0], pairs[1]),
+    let rows02 = _mm256_shuffle_epi8(_mm256_packs_epi32(rows[0], rows[2]), arrange);
+    let rows46 = _mm256_shuffle_epi8(_mm256_packs_epi32(rows[4], rows[6]), arrange);
+    let rows13 = _mm256_shuffle_epi8(_mm256_packs_epi32(rows[1], rows[3]), arrange);
+    let rows57 = _mm256_shuffle_epi8(_mm256_packs_epi32(rows[5], rows[7]), arrange);
+    let even = half_sparse::<{ idct::SHIFT_ROWS }>(
+        _mm256_unpacklo_epi64(rows02, rows46),
+        _mm256_unpackhi_epi64(rows02, rows46),
     );
-    let high = half_sparse::<{ idct::SHIFT_ROWS }>(
-        _mm256_unpacklo_epi64(pairs[2], pairs[3]),
-        _mm256_unpackhi_epi64(pairs[2], pairs[3]),
+    let odd = half_sparse::<{ idct::SHIFT_ROWS }>(
+        _mm256_unpacklo_epi64(rows13, rows57),
+        _mm256_unpackhi_epi64(rows13, rows57),
     );
-    Some(to_bytes(packed(low, high)))
+    Some(to_bytes(even, odd))
 }
 
 /// [`half_full`] where the inputs 4 to 7 are zero, which leaves one product of pairs for each part.
@@ -222,9 +229,8 @@ fn idct_sparse(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i;
 #[target_feature(enable = "avx2")]
 fn half_sparse<const SHIFT: i32>(x02: __m256i, x13: __m256i) -> [__m256i; 8] {
     use idct::*;
-    let one = 1 << CONST_BITS;
     let round = _mm256_set1_epi32(1 << (SHIFT - 1));
-    let even = [[one, F_0_541 + F_0_765], [one, F_0_541], [one, -F_0_541], [one, -F_0_541 - F_0_765]];
+    let even = [[ONE, F_0_541 + F_0_765], [ONE, F_0_541], [ONE, -F_0_541], [ONE, -F_0_541 - F_0_765]];
     let odd = [
         [F_1_501 - F_0_899 + F_1_175 - F_0_390, F_1_175],
         [F_1_175, F_3_072 - F_2_562 + F_1_175 - F_1_961],
@@ -237,45 +243,20 @@ fn half_sparse<const SHIFT: i32>(x02: __m256i, x13: __m256i) -> [__m256i; 8] {
         evens[index] = _mm256_add_epi32(_mm256_madd_epi16(x02, weights(even[index])), round);
         odds[index] = _mm256_madd_epi16(x13, weights(odd[index]));
     }
-    butterfly::<SHIFT>(evens, odds)
+    butterfly(evens, odds)
 }
 
-/// Rows and columns of both blocks exchanged.
+/// Columns of samples around zero, those of even and of odd rows, not yet scaled down, to rows of bytes around 128: two
+/// rows of 16 bytes a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn transposed(x: [__m256i; 8]) -> [__m256i; 8] {
-    let low01 = _mm256_unpacklo_epi16(x[0], x[1]);
-    let low23 = _mm256_unpacklo_epi16(x[2], x[3]);
-    let low45 = _mm256_unpacklo_epi16(x[4], x[5]);
-    let low67 = _mm256_unpacklo_epi16(x[6], x[7]);
-    let high01 = _mm256_unpackhi_epi16(x[0], x[1]);
-    let high23 = _mm256_unpackhi_epi16(x[2], x[3]);
-    let high45 = _mm256_unpackhi_epi16(x[4], x[5]);
-    let high67 = _mm256_unpackhi_epi16(x[6], x[7]);
-    let top01 = _mm256_unpacklo_epi32(low01, low23);
-    let top23 = _mm256_unpackhi_epi32(low01, low23);
-    let top45 = _mm256_unpacklo_epi32(high01, high23);
-    let top67 = _mm256_unpackhi_epi32(high01, high23);
-    let bottom01 = _mm256_unpacklo_epi32(low45, low67);
-    let bottom23 = _mm256_unpackhi_epi32(low45, low67);
-    let bottom45 = _mm256_unpacklo_epi32(high45, high67);
-    let bottom67 = _mm256_unpackhi_epi32(high45, high67);
-    [
-        _mm256_unpacklo_epi64(top01, bottom01),
-        _mm256_unpackhi_epi64(top01, bottom01),
-        _mm256_unpacklo_epi64(top23, bottom23),
-        _mm256_unpackhi_epi64(top23, bottom23),
-        _mm256_unpacklo_epi64(top45, bottom45),
-        _mm256_unpackhi_epi64(top45, bottom45),
-        _mm256_unpacklo_epi64(top67, bottom67),
-        _mm256_unpackhi_epi64(top67, bottom67),
-    ]
-}
-
-/// Columns of samples around zero to rows of bytes around 128: two rows of 16 bytes a vector.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn to_bytes(columns: [__m256i; 8]) -> [__m256i; 4] {
+fn to_bytes(even: [__m256i; 8], odd: [__m256i; 8]) -> [__m256i; 4] {
+    let mut columns = even;
+    for (column, odd) in columns.iter_mut().zip(odd) {
+        // The upper halves side by side; then a product that shifts, since the ports of shifts are busy.
+        let words = _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(*column), odd);
+        *column = _mm256_mulhi_epi16(words, _mm256_set1_epi16(1 << (32 - idct::SHIFT_ROWS)));
+    }
     let columns04 = _mm256_packs_epi16(columns[0], columns[4]);
     let columns15 = _mm256_packs_epi16(columns[1], columns[5]);
     let columns26 = _mm256_packs_epi16(columns[2], columns[6]);

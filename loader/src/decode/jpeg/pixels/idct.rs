@@ -25,6 +25,9 @@ pub const SHIFT_ROWS: i32 = CONST_BITS + PASS_BITS + 3;
 /// Coefficients in zig-zag order that lie in the first four rows and columns.
 pub const SPARSE_END: u8 = 10;
 
+/// One, as a constant.
+pub const ONE: i32 = 1 << CONST_BITS;
+
 // Rotations, named by their values.
 pub const F_0_298: i32 = 2446;
 pub const F_0_390: i32 = 3196;
