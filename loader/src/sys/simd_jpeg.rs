@@ -66,7 +66,7 @@ unsafe fn idct_pairs(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, sam
 /// A row of two blocks, dequantised.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn dequantised(blocks: [&[i16; 64]; 2], table: &Dequantiser, row: usize) -> __m256i {
+pub(super) fn dequantised(blocks: [&[i16; 64]; 2], table: &Dequantiser, row: usize) -> __m256i {
     let [first, second]: [&[i16; 8]; 2] = [&blocks[0].as_chunks().0[row], &blocks[1].as_chunks().0[row]];
     // SAFETY: eight coefficients are readable at a borrow of them.
     let first = unsafe { _mm_loadu_si128(first.as_ptr().cast()) };
@@ -80,7 +80,7 @@ fn dequantised(blocks: [&[i16; 64]; 2], table: &Dequantiser, row: usize) -> __m2
 /// Whether some word is not in `-limit..limit`, a power of two.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn exceeds(words: [__m256i; 2], limit: i16) -> bool {
+pub(super) fn exceeds(words: [__m256i; 2], limit: i16) -> bool {
     let limit = _mm256_set1_epi16(limit);
     let shifted = _mm256_or_si256(_mm256_add_epi16(words[0], limit), _mm256_add_epi16(words[1], limit));
     // Below twice the limit as numbers without a sign.
@@ -91,7 +91,7 @@ fn exceeds(words: [__m256i; 2], limit: i16) -> bool {
 /// Two weights in every pair of words.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn weights([low, high]: [i32; 2]) -> __m256i {
+pub(super) fn weights([low, high]: [i32; 2]) -> __m256i {
     _mm256_set1_epi32(high << 16 | low & 0xffff)
 }
 
@@ -139,7 +139,7 @@ fn idct_full(blocks: [&[i16; 64]; 2], table: &Dequantiser) -> Option<[__m256i; 4
 /// Four rows of four pairs, in each half, to four columns.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn transposed(rows: [__m256i; 4]) -> [__m256i; 4] {
+pub(super) fn transposed(rows: [__m256i; 4]) -> [__m256i; 4] {
     let low01 = _mm256_unpacklo_epi32(rows[0], rows[1]);
     let high01 = _mm256_unpackhi_epi32(rows[0], rows[1]);
     let low23 = _mm256_unpacklo_epi32(rows[2], rows[3]);

@@ -6,15 +6,15 @@
 //! does is done here as well: products and sums of inputs wrap, results of a pass saturate, except in blocks whose
 //! coefficients all lie in the first row, where the columns wrap.
 
-use super::Path;
+use super::{Path, reduced};
 #[cfg(target_arch = "x86_64")]
-use crate::sys::simd_jpeg;
+use crate::sys::{simd_jpeg, simd_jpeg_reduced};
 
 /// Fractional bits of the constants.
 pub const CONST_BITS: i32 = 13;
 
 /// Fractional bits that the first pass leaves in its results.
-const PASS_BITS: i32 = 2;
+pub const PASS_BITS: i32 = 2;
 
 /// What the first pass, over columns, scales down by.
 pub const SHIFT_COLUMNS: i32 = CONST_BITS - PASS_BITS;
@@ -58,37 +58,46 @@ impl Dequantiser {
         Self { rows: std::array::from_fn(|row| std::array::from_fn(|column| steps[row][column % 8] as i16)) }
     }
 
+    /// A dequantised coefficient.
+    pub fn value(&self, coefficients: &[i16; 64], row: usize, column: usize) -> i16 {
+        coefficients[8 * row + column].wrapping_mul(self.rows[row][column])
+    }
+
     /// The step of the DC coefficient.
     pub fn first(&self) -> i16 {
         self.rows[0][0]
     }
 }
 
-/// Transforms a row of blocks to samples: block b to the 8 columns from `8 * b` of 8 rows that are `stride` apart. `ends`
-/// tells for each block how many coefficients in zig-zag order hold all that are not zero. Eight columns behind the last
-/// block may be overwritten.
+/// Transforms a row of blocks to samples: block b to the `side` columns from `side * b` of as many rows that are `stride`
+/// apart. `side`: 8, or 4, 2, 1 for a reduced image. `ends` tells for each block how many coefficients in zig-zag order
+/// hold all that are not zero. 16 columns behind the last block may be overwritten.
 pub fn block_row(
     path: Path,
+    side: usize,
     blocks: &[[i16; 64]],
     ends: &[u8],
     table: &Dequantiser,
     samples: &mut [u8],
     stride: usize,
 ) {
-    match path {
-        Path::Portable => {
-            for (index, (coefficients, &end)) in blocks.iter().zip(ends).enumerate() {
-                let samples = &mut samples[8 * index..];
-                if end <= 1 {
-                    let sample = flat_sample(coefficients[0], table.first());
-                    (0..8).for_each(|row| samples[row * stride..][..8].fill(sample));
-                } else {
-                    block(coefficients, table, samples, stride);
-                }
-            }
+    let each = |samples: &mut [u8], block: fn(&[i16; 64], &Dequantiser, &mut [u8], usize)| {
+        for (index, coefficients) in blocks.iter().enumerate() {
+            block(coefficients, table, &mut samples[side * index..], stride);
         }
+    };
+    match (side, path) {
+        (8, Path::Portable) => each(samples, block),
+        (4, Path::Portable) => each(samples, reduced::block_of_4),
+        (2, Path::Portable) => each(samples, reduced::block_of_2),
+        (1, _) => each(samples, reduced::block_of_1),
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => simd_jpeg::idct_row(blocks, ends, table, samples, stride),
+        (8, Path::Avx2) => simd_jpeg::idct_row(blocks, ends, table, samples, stride),
+        #[cfg(target_arch = "x86_64")]
+        (4, Path::Avx2) => simd_jpeg_reduced::idct_row_of_4(blocks, table, samples, stride),
+        #[cfg(target_arch = "x86_64")]
+        (2, Path::Avx2) => simd_jpeg_reduced::idct_row_of_2(blocks, table, samples, stride),
+        _ => unreachable!("a side that blocks have"),
     }
 }
 
@@ -98,19 +107,19 @@ pub fn flat_sample(coefficient: i16, step: i16) -> u8 {
     to_sample((value + (1 << (PASS_BITS + 2))) >> (PASS_BITS + 3))
 }
 
-fn to_sample(value: i32) -> u8 {
+/// A value around zero as a sample.
+pub fn to_sample(value: i32) -> u8 {
     (value.clamp(-128, 127) + 128) as u8
 }
 
 /// Transforms one block to 8 columns of 8 rows that are `stride` apart.
 pub fn block(coefficients: &[i16; 64], table: &Dequantiser, samples: &mut [u8], stride: usize) {
-    let dequantised = |row: usize, column: usize| coefficients[8 * row + column].wrapping_mul(table.rows[row][column]);
     let is_one_row = coefficients[8..].iter().all(|&coefficient| coefficient == 0);
     let mut columns = [[0; 8]; 8];
     for (column, values) in columns.iter_mut().enumerate() {
         *values = match is_one_row {
-            true => [dequantised(0, column) << PASS_BITS; 8],
-            false => transform::<SHIFT_COLUMNS>(std::array::from_fn(|row| dequantised(row, column))),
+            true => [table.value(coefficients, 0, column) << PASS_BITS; 8],
+            false => transform::<SHIFT_COLUMNS>(std::array::from_fn(|row| table.value(coefficients, row, column))),
         };
     }
     for row in 0..8 {
@@ -126,8 +135,7 @@ pub fn block(coefficients: &[i16; 64], table: &Dequantiser, samples: &mut [u8], 
 fn transform<const SHIFT: i32>(x: [i16; 8]) -> [i16; 8] {
     let wide = |sum: i16| i32::from(sum);
     let dot = |a: i16, b: i16, weights: [i32; 2]| wide(a) * weights[0] + wide(b) * weights[1];
-    let (even0, even1) =
-        (wide(x[0].wrapping_add(x[4])) << CONST_BITS, wide(x[0].wrapping_sub(x[4])) << CONST_BITS);
+    let (even0, even1) = (wide(x[0].wrapping_add(x[4])) << CONST_BITS, wide(x[0].wrapping_sub(x[4])) << CONST_BITS);
     let even2 = dot(x[2], x[6], [F_0_541, F_0_541 - F_1_847]);
     let even3 = dot(x[2], x[6], [F_0_541 + F_0_765, F_0_541]);
     let even = [even0 + even3, even1 + even2, even1 - even2, even0 - even3];

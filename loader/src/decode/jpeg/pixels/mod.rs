@@ -7,6 +7,7 @@
 
 pub mod colour;
 pub mod idct;
+pub mod reduced;
 pub mod upsample;
 
 use std::ops::Range;
@@ -68,29 +69,42 @@ struct Plane {
     rows: Range<usize>,
     /// Blocks of an MCU, across and down.
     factors: [usize; 2],
+    /// Columns and rows of samples that a block becomes: 8 unless the image is reduced.
+    side: usize,
     keeps_last: bool,
 }
 
 impl Plane {
-    /// Sets up for the pixels of a region, counted in the whole image.
-    fn start(&mut self, upsampling: Upsampling, size: [usize; 2], factors: [usize; 2], pixels: [Range<usize>; 2]) {
-        let [columns, rows]: [Range<usize>; 2] =
-            std::array::from_fn(|axis| samples_of(&pixels[axis], upsampling, axis, size[axis]));
-        self.upsampling = upsampling;
-        self.size = size;
-        self.factors = factors;
-        self.blocks = columns.start / BLOCK..columns.end.div_ceil(BLOCK);
-        self.rows = rows;
-        self.stride = (PLANE_MARGIN + BLOCK * self.blocks.len() + PLANE_SLACK).next_multiple_of(64);
-        let bytes = (1 + BLOCK * factors[1]) * self.stride;
-        if self.samples.len() < bytes {
-            self.samples.resize(bytes, 0);
+    /// Sets up component `component` of an image of `size` pixels, as large as it is stored, of which `pixels` are wanted
+    /// when it is reduced to blocks of `side` samples.
+    fn start(&mut self, frame: &Frame, component: usize, side: usize, pixels: [Range<usize>; 2]) {
+        let component = &frame.components[component];
+        let (factors, factors_max) = ([component.h, component.v], [frame.h_max, frame.v_max]);
+        // A component of lower resolution is reduced less, as long as that leaves whole factors.
+        self.side = side;
+        let divides =
+            |side_next: usize, axis: usize| (factors_max[axis] * side).is_multiple_of(factors[axis] * side_next);
+        while self.side < BLOCK && divides(2 * self.side, 0) && divides(2 * self.side, 1) {
+            self.side *= 2;
         }
+        let growth = [0, 1].map(|axis| factors_max[axis] * side / (factors[axis] * self.side));
+        let stored = [frame.width, frame.height];
+        let size = |axis: usize| (stored[axis] * factors[axis] * self.side).div_ceil(factors_max[axis] * BLOCK);
+        self.size = [size(0), size(1)];
+        self.upsampling = Upsampling::of(growth, self.size[0], side > 1);
+        self.factors = factors;
+        self.table = Dequantiser::new(&component.quant);
+        let [columns, rows] = [0, 1].map(|axis| samples_of(&pixels[axis], self.upsampling, axis, self.size[axis]));
+        self.blocks = columns.start / self.side..columns.end.div_ceil(self.side);
+        self.rows = rows;
+        self.stride = (PLANE_MARGIN + self.side * self.blocks.len() + PLANE_SLACK).next_multiple_of(64);
+        let rows_held = 1 + self.mcu_rows();
+        grow(&mut self.samples, rows_held * self.stride);
     }
 
     /// Rows of samples of a row of MCUs.
     fn mcu_rows(&self) -> usize {
-        BLOCK * self.factors[1]
+        self.side * self.factors[1]
     }
 
     /// MCUs that hold what is needed, across and down.
@@ -110,25 +124,26 @@ impl Plane {
             self.samples.copy_within(last..last + self.stride, 0);
         }
         for block_row in 0..self.factors[1] {
-            let row = mcu_row * self.mcu_rows() + BLOCK * block_row;
-            if row >= self.rows.end || row + BLOCK <= self.rows.start {
+            let row = mcu_row * self.mcu_rows() + self.side * block_row;
+            if row >= self.rows.end || row + self.side <= self.rows.start {
                 continue;
             }
             let needed = blocks_across * block_row + first..blocks_across * block_row + first + self.blocks.len();
-            let start = (1 + BLOCK * block_row) * self.stride;
-            let samples = &mut self.samples[start + PLANE_MARGIN..start + BLOCK * self.stride];
-            idct::block_row(path, &blocks[needed.clone()], &ends[needed], &self.table, samples, self.stride);
+            let start = (1 + self.side * block_row) * self.stride;
+            let samples = &mut self.samples[start + PLANE_MARGIN..start + self.side * self.stride];
+            let (blocks, ends) = (&blocks[needed.clone()], &ends[needed]);
+            idct::block_row(path, self.side, blocks, ends, &self.table, samples, self.stride);
             if self.upsampling.looks_beside()[0] {
                 self.extend(start);
             }
         }
     }
 
-    /// Repeats the outermost columns of the component in eight rows that start at byte `start`.
+    /// Repeats the outermost columns of the component in the rows of a block, which start at byte `start`.
     fn extend(&mut self, start: usize) {
-        let first = BLOCK * self.blocks.start;
+        let first = self.side * self.blocks.start;
         let last = PLANE_MARGIN + self.size[0] - 1 - first;
-        for row in self.samples[start..].chunks_exact_mut(self.stride).take(BLOCK) {
+        for row in self.samples[start..].chunks_exact_mut(self.stride).take(self.side) {
             if first == 0 {
                 row[PLANE_MARGIN - 1] = row[PLANE_MARGIN];
             }
@@ -150,7 +165,7 @@ impl Plane {
         };
         let row_at = |row: usize| {
             let place = row + 1 - mcu_row * self.mcu_rows();
-            let start = place * self.stride + PLANE_MARGIN + column - BLOCK * self.blocks.start - 1;
+            let start = place * self.stride + PLANE_MARGIN + column - self.side * self.blocks.start - 1;
             &self.samples[start..(place + 1) * self.stride]
         };
         Sources { near: row_at(near), far: row_at(far), is_far_above }
@@ -220,26 +235,24 @@ impl Rows {
         }
     }
 
-    /// Starts with a region of an image. Returns the rows and the columns of MCUs that it needs.
-    pub fn start(&mut self, frame: &Frame, region: Region) -> (Range<usize>, Range<usize>) {
+    /// Starts with a region of an image reduced by `reduction`: 1, 2, 4 or 8. Returns the rows and the columns of MCUs that
+    /// it needs.
+    pub fn start(&mut self, frame: &Frame, region: Region, reduction: u32) -> (Range<usize>, Range<usize>) {
+        assert!(matches!(reduction, 1 | 2 | 4 | 8), "a reduction that blocks have");
+        let reduction = reduction as usize;
+        let side = BLOCK / reduction;
         let [left, top, width, height] = [region.left, region.top, region.width, region.height].map(|it| it as usize);
-        assert!(width > 0 && height > 0 && left + width <= frame.width && top + height <= frame.height, "{region:?}");
+        self.height = frame.height.div_ceil(reduction);
+        assert!(width > 0 && left + width <= frame.width.div_ceil(reduction), "columns in the image");
+        assert!(height > 0 && top + height <= self.height, "rows in the image");
         (self.columns, self.rows) = (left..left + width, top..top + height);
-        (self.count, self.colour, self.height) = (frame.count, frame.colour, frame.height);
-        self.mcu_height = BLOCK * frame.v_max;
-        let mut keeps_last = false;
+        (self.count, self.colour) = (frame.count, frame.colour);
+        self.mcu_height = side * frame.v_max;
         let (mut mcus_across, mut mcus_down) = (usize::MAX..0, usize::MAX..0);
-        for (plane, component) in self.planes.iter_mut().zip(&frame.components).take(frame.count) {
-            let factors = [component.h, component.v];
-            let pixels = [frame.h_max / component.h, frame.v_max / component.v];
-            let size = [
-                (frame.width * component.h).div_ceil(frame.h_max),
-                (frame.height * component.v).div_ceil(frame.v_max),
-            ];
-            let upsampling = Upsampling::of(pixels, size[0]);
-            plane.table = Dequantiser::new(&component.quant);
-            plane.start(upsampling, size, factors, [self.columns.clone(), self.rows.clone()]);
-            keeps_last |= upsampling.looks_beside()[1];
+        let mut keeps_last = false;
+        for (component, plane) in self.planes.iter_mut().enumerate().take(frame.count) {
+            plane.start(frame, component, side, [self.columns.clone(), self.rows.clone()]);
+            keeps_last |= plane.upsampling.looks_beside()[1];
             let [across, down] = plane.mcus();
             mcus_across = mcus_across.start.min(across.start)..mcus_across.end.max(across.end);
             mcus_down = mcus_down.start.min(down.start)..mcus_down.end.max(down.end);

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::decode::jpeg::frame::NATURAL_ORDER;
 use crate::decode::jpeg::JpegDecoder;
+use crate::decode::jpeg::frame::NATURAL_ORDER;
 use crate::spec::DecodeSpec;
 
 /// An image as coefficients.
@@ -87,23 +87,23 @@ impl Picture {
         file
     }
 
-    /// Its pixels by libjpeg-turbo.
-    fn reference(&self, file: &[u8]) -> Vec<u8> {
+    /// Its pixels by libjpeg-turbo, reduced.
+    fn reference(&self, file: &[u8], reduction: u32) -> Vec<u8> {
         let mut decoder = JpegDecoder::new().expect("decoder");
         let image = decoder.open(file, 1 << 24, &DecodeSpec::default()).expect("opens");
-        let [width, height] = self.size.map(|side| side as u32);
-        let mut rows = image.region(Region::whole(width, height), 1).expect("starts");
+        let [width, height] = self.size.map(|side| (side as u32).div_ceil(reduction));
+        let mut rows = image.region(Region::whole(width, height), reduction).expect("starts");
         let mut pixels = Vec::new();
         while let Some(strip) = rows.next_strip().expect("decodes") {
-            append(&mut pixels, &strip, self.size[0]);
+            append(&mut pixels, &strip, width as usize);
         }
         assert_eq!(decoder.warnings(), 0);
         pixels
     }
 
-    /// A region of its pixels.
-    fn region(&self, rows: &mut Rows, frame: &Frame, region: Region) -> Vec<u8> {
-        let (down, across) = rows.start(frame, region);
+    /// A region of its pixels, reduced.
+    fn region(&self, rows: &mut Rows, frame: &Frame, region: Region, reduction: u32) -> Vec<u8> {
+        let (down, across) = rows.start(frame, region, reduction);
         let mut mcus = McuRow::default();
         let mut pixels = Vec::new();
         for down in down {
@@ -129,20 +129,22 @@ impl Picture {
     }
 
     /// Compares regions, by all paths, with what libjpeg-turbo makes of the whole.
-    fn check(&self, rows: &mut [Rows], regions: &[Region]) {
+    fn check(&self, rows: &mut [Rows], regions: &[Region], reduction: u32) {
         let file = self.file();
         let frame = Frame::parse(&file).expect("an ordinary file");
-        let whole = self.reference(&file);
+        let whole = self.reference(&file, reduction);
+        let columns = self.size[0].div_ceil(reduction as usize);
         for region in regions {
-            let [left, top, width, height] = [region.left, region.top, region.width, region.height].map(|it| it as usize);
+            let [left, top, width, height] =
+                [region.left, region.top, region.width, region.height].map(|it| it as usize);
             let expected: Vec<u8> = (top..top + height)
-                .flat_map(|row| &whole[3 * (row * self.size[0] + left)..][..3 * width])
+                .flat_map(|row| &whole[3 * (row * columns + left)..][..3 * width])
                 .copied()
                 .collect();
             for rows in &mut *rows {
-                let pixels = self.region(rows, &frame, *region);
+                let pixels = self.region(rows, &frame, *region, reduction);
                 let differing = pixels.iter().zip(&expected).position(|(own, other)| own != other);
-                assert!(pixels == expected, "{region:?} by {:?}: byte {differing:?}", rows.path);
+                assert!(pixels == expected, "{region:?} of 1/{reduction} by {:?}: byte {differing:?}", rows.path);
             }
         }
     }
@@ -260,7 +262,8 @@ fn all_paths() -> Vec<Rows> {
 
 fn random(size: [usize; 2], luma: [usize; 2], colour: Colour, texture: Texture, numbers: &mut Numbers) -> Picture {
     let count = if colour == Colour::Grey { 1 } else { 3 };
-    let quant = (0..count).map(|_| std::array::from_fn(|_| 1 + (numbers.below(1 << texture.step_bits)) as u16)).collect();
+    let quant =
+        (0..count).map(|_| std::array::from_fn(|_| 1 + (numbers.below(1 << texture.step_bits)) as u16)).collect();
     let mut picture = Picture::new(size, luma, colour, quant);
     for block in picture.blocks.iter_mut().flatten() {
         // Blocks of every kind: flat, of one row, of a few coefficients, of many.
@@ -298,6 +301,7 @@ proptest! {
         colour in colours(),
         bits in 0u32..=15,
         step_bits in 0u32..16,
+        reduction in prop::sample::select(vec![1, 1, 2, 4, 8]),
         seed in any::<u64>(),
     ) {
         let mut numbers = Numbers(seed);
@@ -308,6 +312,7 @@ proptest! {
             Texture { bits, step_bits }
         };
         let picture = random([width, height], luma, colour, texture, &mut numbers);
+        let [width, height] = [width, height].map(|side| side.div_ceil(reduction as usize));
         let mut regions = vec![Region::whole(width as u32, height as u32)];
         for _ in 0..12 {
             let (left, top) = (numbers.below(width), numbers.below(height));
@@ -315,7 +320,7 @@ proptest! {
             let [left, top, right, bottom] = [left, top, right, bottom].map(|it| it as u32);
             regions.push(Region { left, top, width: right + 1 - left, height: bottom + 1 - top });
         }
-        picture.check(&mut all_paths(), &regions);
+        picture.check(&mut all_paths(), &regions, reduction);
     }
 }
 
@@ -330,7 +335,7 @@ fn every_colour_is_the_librarys() {
             picture.blocks[component][pair][0] = value as i16 - 128;
         }
     }
-    picture.check(&mut all_paths(), &[Region::whole(2048, 2048)]);
+    picture.check(&mut all_paths(), &[Region::whole(2048, 2048)], 1);
 }
 
 #[test]
@@ -349,6 +354,6 @@ fn rows_keep_nothing_of_an_image_before() {
         ([33, 47], [1, 2], Colour::YCbCr),
     ] {
         let picture = random(size, luma, colour, texture, &mut numbers);
-        picture.check(&mut rows, &[Region::whole(size[0] as u32, size[1] as u32)]);
+        picture.check(&mut rows, &[Region::whole(size[0] as u32, size[1] as u32)], 1);
     }
 }

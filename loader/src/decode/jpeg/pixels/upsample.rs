@@ -26,12 +26,13 @@ pub enum Upsampling {
 
 impl Upsampling {
     /// What libjpeg-turbo chooses for a component `width` samples wide that covers `factors` pixels a sample.
-    pub fn of(factors: [usize; 2], width: usize) -> Self {
+    /// `interpolates`: where it interpolates at all.
+    pub fn of(factors: [usize; 2], width: usize, interpolates: bool) -> Self {
         match factors {
             [1, 1] => Self::None,
-            [1, 2] => Self::DoubleDown,
-            [2, 1] if width > 2 => Self::DoubleAcross,
-            [2, 2] if width > 2 => Self::DoubleBoth,
+            [1, 2] if interpolates => Self::DoubleDown,
+            [2, 1] if interpolates && width > 2 => Self::DoubleAcross,
+            [2, 2] if interpolates && width > 2 => Self::DoubleBoth,
             _ => Self::Repeat(factors),
         }
     }
