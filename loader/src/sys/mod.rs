@@ -19,8 +19,6 @@ pub mod simd;
 #[cfg(target_arch = "x86_64")]
 pub mod simd_jpeg;
 #[cfg(target_arch = "x86_64")]
-pub mod simd_jpeg_reduced;
-#[cfg(target_arch = "x86_64")]
 pub mod simd_resize;
 pub mod socket;
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub fn ycc_row(path: Path, planes: [&[u8]; 3], target: &mut [u8], count: usize) 
             }
         }
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => simd_jpeg::ycc_to_rgb(planes, target, count),
+        Path::Avx2 => simd_jpeg::colour::ycc_to_rgb(planes, target, count),
     }
 }
 
@@ -49,6 +49,6 @@ pub fn rgb_row(path: Path, planes: [&[u8]; 3], target: &mut [u8], count: usize) 
             }
         }
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => simd_jpeg::interleave(planes, target, count),
+        Path::Avx2 => simd_jpeg::colour::interleave(planes, target, count),
     }
 }

@@ -8,7 +8,7 @@
 
 use super::{Path, reduced};
 #[cfg(target_arch = "x86_64")]
-use crate::sys::{simd_jpeg, simd_jpeg_reduced};
+use crate::sys::simd_jpeg;
 
 /// Fractional bits of the constants.
 pub const CONST_BITS: i32 = 13;
@@ -92,11 +92,11 @@ pub fn block_row(
         (2, Path::Portable) => each(samples, reduced::block_of_2),
         (1, _) => each(samples, reduced::block_of_1),
         #[cfg(target_arch = "x86_64")]
-        (8, Path::Avx2) => simd_jpeg::idct_row(blocks, ends, table, samples, stride),
+        (8, Path::Avx2) => simd_jpeg::idct::row(blocks, ends, table, samples, stride),
         #[cfg(target_arch = "x86_64")]
-        (4, Path::Avx2) => simd_jpeg_reduced::idct_row_of_4(blocks, table, samples, stride),
+        (4, Path::Avx2) => simd_jpeg::reduced::row_of_4(blocks, table, samples, stride),
         #[cfg(target_arch = "x86_64")]
-        (2, Path::Avx2) => simd_jpeg_reduced::idct_row_of_2(blocks, table, samples, stride),
+        (2, Path::Avx2) => simd_jpeg::reduced::row_of_2(blocks, table, samples, stride),
         _ => unreachable!("a side that blocks have"),
     }
 }

@@ -81,11 +81,13 @@ pub fn row(path: Path, upsampling: Upsampling, sources: Sources<'_>, target: &mu
         (Upsampling::DoubleDown, Path::Portable) => double_down(near, far, bias, target, count),
         (Upsampling::DoubleBoth, Path::Portable) => double_both(near, far, target, count),
         #[cfg(target_arch = "x86_64")]
-        (Upsampling::DoubleAcross, Path::Avx2) => simd_jpeg::double_across(near, target, count),
+        (Upsampling::DoubleAcross, Path::Avx2) => simd_jpeg::upsample::double_across(near, target, count),
         #[cfg(target_arch = "x86_64")]
-        (Upsampling::DoubleDown, Path::Avx2) => simd_jpeg::double_down(&near[1..], &far[1..], bias, target, count),
+        (Upsampling::DoubleDown, Path::Avx2) => {
+            simd_jpeg::upsample::double_down(&near[1..], &far[1..], bias, target, count)
+        }
         #[cfg(target_arch = "x86_64")]
-        (Upsampling::DoubleBoth, Path::Avx2) => simd_jpeg::double_both(near, far, target, count),
+        (Upsampling::DoubleBoth, Path::Avx2) => simd_jpeg::upsample::double_both(near, far, target, count),
     }
 }
 

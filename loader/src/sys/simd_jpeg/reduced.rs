@@ -1,11 +1,12 @@
 //! Inverse transforms to 4 or 2 samples a side with AVX2: the same integers as the portable ones in
-//! [`crate::decode::jpeg::pixels::reduced`]. Two blocks at once, as in [`super::simd_jpeg`].
+//! [`crate::decode::jpeg::pixels::reduced`]. Two blocks at once, as in [`super::idct`].
 
 #![expect(unsafe_code, reason = "AVX2 loads and stores through pointers, bounds asserted before")]
 
 use std::arch::x86_64::*;
 
-use super::simd_jpeg::{dequantised, exceeds, is_supported, transposed, weights};
+use super::idct::{dequantised, exceeds, transposed};
+use super::{is_supported, weights};
 use crate::decode::jpeg::pixels::idct::{CONST_BITS, Dequantiser};
 use crate::decode::jpeg::pixels::reduced::{
     self, EVEN_OF_26, INNER_OF_1357, OUTER_OF_1357, SHIFTS_OF_2, SHIFTS_OF_4, TWO_OF_1357,
@@ -13,7 +14,7 @@ use crate::decode::jpeg::pixels::reduced::{
 
 /// Transforms a row of blocks: block b to the 4 columns from `4 * b` of 4 rows that are `stride` apart. Four columns
 /// behind the last block may be overwritten.
-pub fn idct_row_of_4(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+pub fn row_of_4(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
     assert!(is_supported(), "called only where AVX2 is");
     let columns = 4 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && 3 * stride + columns <= samples.len(), "the samples have room");
@@ -113,7 +114,7 @@ fn sums_of_4<const SHIFT: i32>([x04, x26, x13, x57]: [__m256i; 4]) -> [__m256i; 
 
 /// Transforms a row of blocks: block b to the 2 columns from `2 * b` of 2 rows that are `stride` apart. Two columns behind
 /// the last block may be overwritten.
-pub fn idct_row_of_2(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+pub fn row_of_2(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
     assert!(is_supported(), "called only where AVX2 is");
     let columns = 2 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && stride + columns <= samples.len(), "the samples have room");
