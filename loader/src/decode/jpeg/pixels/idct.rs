@@ -28,18 +28,29 @@ pub const SPARSE_END: u8 = 10;
 /// One, as a constant.
 pub const ONE: i32 = 1 << CONST_BITS;
 
-// Rotations, named by their values.
+/// Of a rotation: 0.298631336.
 pub const F_0_298: i32 = 2446;
+/// Of a rotation: 0.390180644.
 pub const F_0_390: i32 = 3196;
+/// Of a rotation: 0.541196100.
 pub const F_0_541: i32 = 4433;
+/// Of a rotation: 0.765366865.
 pub const F_0_765: i32 = 6270;
+/// Of a rotation: 0.899976223.
 pub const F_0_899: i32 = 7373;
+/// Of a rotation: 1.175875602.
 pub const F_1_175: i32 = 9633;
+/// Of a rotation: 1.501321110.
 pub const F_1_501: i32 = 12299;
+/// Of a rotation: 1.847759065.
 pub const F_1_847: i32 = 15137;
+/// Of a rotation: 1.961570560.
 pub const F_1_961: i32 = 16069;
+/// Of a rotation: 2.053119869.
 pub const F_2_053: i32 = 16819;
+/// Of a rotation: 2.562915447.
 pub const F_2_562: i32 = 20995;
+/// Of a rotation: 3.072711026.
 pub const F_3_072: i32 = 25172;
 
 /// A quantisation table as the transform reads it.

@@ -97,6 +97,7 @@ impl Picture {
         while let Some(strip) = rows.next_strip().expect("decodes") {
             append(&mut pixels, &strip, width as usize);
         }
+        drop(rows);
         assert_eq!(decoder.warnings(), 0);
         pixels
     }
