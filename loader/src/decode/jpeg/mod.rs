@@ -2,6 +2,7 @@
 
 pub mod frame;
 pub mod huffman;
+pub mod pixels;
 pub mod scan;
 mod segment;
 mod turbo;
