@@ -122,12 +122,11 @@ impl Frame {
         self.components[..self.count].iter().map(|component| component.h * component.v).sum()
     }
 
-    /// How many rows of MCUs libjpeg has read when it hands out row `row` of pixels. Where colour is interpolated down,
-    /// the last rows of an MCU row wait for the next.
-    pub fn mcu_rows_read(&self, row: usize) -> usize {
-        let side = 8 * self.v_max;
-        let ahead = if self.v_max > 1 { self.v_max } else { 0 };
-        let rows = (row + ahead) / side + 1;
+    /// How many rows of MCUs libjpeg has read when it hands out row `row` of pixels of the image reduced by `reduction`.
+    /// Where interpolation looks at the row beside, the last rows of an MCU row wait for the next.
+    pub fn mcu_rows_read(&self, row: usize, reduction: usize, looks_beside: bool) -> usize {
+        let ahead = if looks_beside { self.v_max } else { 0 };
+        let rows = (row + ahead) / (8 / reduction * self.v_max) + 1;
         rows.next_multiple_of(self.rows_at_once).min(self.mcus_down)
     }
 }

@@ -50,9 +50,9 @@ impl Bits {
         self.count = self.count.wrapping_sub(count & 63);
     }
 
-    /// Bits of the window that were taken.
-    fn taken(&self) -> usize {
-        self.place * 8 - self.count as usize
+    /// Bits left of a window with `filled` bytes; negative where more were taken than there are.
+    fn left(&self, filled: usize) -> isize {
+        (8 * filled + self.count as usize) as isize - (8 * self.place) as isize
     }
 }
 
@@ -117,7 +117,7 @@ impl<'bytes> Segment<'bytes> {
 
     /// Whether more was read than the segment holds.
     pub fn is_overrun(&self) -> bool {
-        self.position.is_complete && self.position.bits.taken() > 8 * self.position.filled
+        self.position.is_complete && self.position.bits.left(self.position.filled) < 0
     }
 
     /// Takes the next portion into the window. Without one there is none.
@@ -144,13 +144,12 @@ impl<'bytes> Segment<'bytes> {
     /// else comes next.
     pub fn restart(&mut self, number: u8) -> bool {
         while self.advance() {
-            if self.position.bits.taken() + 8 <= 8 * self.position.filled {
+            if self.position.bits.left(self.position.filled) >= 8 {
                 return false;
             }
         }
         let Position { bits, filled, source, .. } = self.position;
-        let taken = bits.taken();
-        let is_at_end = taken <= 8 * filled && taken + 8 > 8 * filled;
+        let is_at_end = (0..8).contains(&bits.left(filled));
         let is_restart = self.file.get(source..source + 2) == Some(&[0xff, 0xd0 + number]);
         self.position = Position::at(source + 2);
         is_at_end && is_restart

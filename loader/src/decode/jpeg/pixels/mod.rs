@@ -147,6 +147,16 @@ impl Rows {
         self.row_ready = ready.clamp(self.row, self.rows.end);
     }
 
+    /// Whether there are rows to take.
+    pub fn has_rows(&self) -> bool {
+        self.row < self.row_ready
+    }
+
+    /// Whether a row of pixels depends on the row of samples above or below it.
+    pub fn looks_beside(&self) -> bool {
+        self.rows_kept > 0
+    }
+
     /// The next rows of the region. `None`: they need the next row of MCUs, or there are none.
     pub fn next_strip(&mut self) -> Option<Strip<'_>> {
         let rows = (self.row_ready - self.row).min(STRIP_ROWS as usize);

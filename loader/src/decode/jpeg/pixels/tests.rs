@@ -89,7 +89,7 @@ impl Picture {
 
     /// Its pixels by libjpeg-turbo, reduced.
     fn reference(&self, file: &[u8], reduction: u32) -> Vec<u8> {
-        let mut decoder = JpegDecoder::new().expect("decoder");
+        let mut decoder = JpegDecoder::of_library().expect("decoder");
         let image = decoder.open(file, 1 << 24, &DecodeSpec::default()).expect("opens");
         let [width, height] = self.size.map(|side| (side as u32).div_ceil(reduction));
         let mut rows = image.region(Region::whole(width, height), reduction).expect("starts");
