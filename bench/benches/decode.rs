@@ -6,11 +6,11 @@
 //! RandomResizedCrop box to 224x224, the same in every benchmark. `entropy` is what libjpeg cannot do without: the codes
 //! of all rows down to the end of the box, of which nothing is transformed. Leaves out: reading, and the copy into a slot.
 
+mod thread_time;
+
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -19,47 +19,10 @@ use feedline_loader::augment::resize::{Path as ResizePath, Resampler, Target};
 use feedline_loader::augment::{Draw, ImageRecipe, ImageWorker};
 use feedline_loader::decode::{Decoder, Region, STRIP_SLACK, Strips};
 use feedline_loader::spec::{DecodeMode, DecodeSpec, ImageSpec, PixelLayout, Resampling, Transform};
-use rustix::time::{ClockId, clock_gettime};
+use thread_time::ThreadTime;
 
 const PIXELS_MAX: u64 = 1 << 28;
 const SIDE: u32 = 224;
-
-/// CPU time of the measuring thread.
-struct ThreadTime;
-
-fn thread_time() -> Duration {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-impl Measurement for ThreadTime {
-    type Intermediate = Duration;
-    type Value = Duration;
-
-    fn start(&self) -> Duration {
-        thread_time()
-    }
-
-    fn end(&self, start: Duration) -> Duration {
-        thread_time() - start
-    }
-
-    fn add(&self, first: &Duration, second: &Duration) -> Duration {
-        *first + *second
-    }
-
-    fn zero(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn to_f64(&self, value: &Duration) -> f64 {
-        WallTime.to_f64(value)
-    }
-
-    fn formatter(&self) -> &dyn ValueFormatter {
-        WallTime.formatter()
-    }
-}
 
 struct Photo {
     bytes: Vec<u8>,

@@ -17,6 +17,8 @@ pub mod shared;
 pub mod sigbus;
 pub mod simd;
 #[cfg(target_arch = "x86_64")]
+pub mod simd_jpeg;
+#[cfg(target_arch = "x86_64")]
 pub mod simd_resize;
 pub mod socket;
 #[cfg(test)]

@@ -1,24 +1,14 @@
-//! JPEG, decoded only where a region needs it: columns outside are not transformed, rows above are only
-//! entropy-decoded, and decoding stops at the last row.
+//! The way of libjpeg-turbo, for every JPEG that it decodes.
 //!
-//! Pixels equal a full decode bit for bit. Interpolating subsampled colour ("fancy upsampling") looks one colour
-//! sample to each side, so a region grows by what a sample covers before libjpeg is told; libjpeg takes care of the
-//! rows itself. Block smoothing, which libjpeg applies to progressive files that lack their last scans, looks two
-//! blocks further; those regions grow by more.
-//!
-//! A reduced image is one whose blocks are transformed to 4, 2 or 1 values a side instead of 8. A region of it equals
-//! that part of the reduced whole, too.
-//!
-//! Damage is judged as Pillow judges it: data that end before an end-of-image marker are refused as truncated,
-//! whatever the region (or, where the job says so, decoded and marked as lenient); contradictions inside (a bad code, a restart marker out of turn, an end marker that comes
-//! early) decode to what libjpeg makes of them, and are counted as warnings.
+//! Interpolating subsampled colour ("fancy upsampling") looks one colour sample to each side, so a region grows by what
+//! a sample covers before libjpeg is told; libjpeg takes care of the rows itself. Block smoothing, which libjpeg applies
+//! to progressive files that lack their last scans, looks two blocks further; those regions grow by more.
 
+use crate::decode::orientation::Orientation;
+use crate::decode::{ALLOCATION_EXTRA, Region, STRIP_ROWS, STRIP_SLACK, Strip, check_size, markers};
 use crate::error::{FaultClass, Result, SampleFault};
 use crate::spec::{DecodeMode, DecodeSpec, OrientationRule, Truncated};
 use crate::sys::jpeg::{Codec, Opened, Settings};
-
-use super::orientation::Orientation;
-use super::{ALLOCATION_EXTRA, Region, STRIP_ROWS, STRIP_SLACK, Strip, check_size, markers};
 
 /// Most bytes of a pixel while it is decoded: the coefficients of four components.
 const PIXEL_BYTES_MAX: u64 = 8;
@@ -30,14 +20,14 @@ const INTERPOLATION_MARGIN: u32 = 2;
 const SMOOTHING_MARGIN: u32 = 24;
 
 /// A worker's JPEG decoder.
-pub struct JpegDecoder {
+pub struct TurboDecoder {
     codec: Codec,
     strip: Vec<u8>,
     cmyk: Vec<u8>,
     is_cut_off: bool,
 }
 
-impl JpegDecoder {
+impl TurboDecoder {
     /// A decoder without an image.
     pub fn new() -> Result<Self> {
         Ok(Self { codec: Codec::new()?, strip: Vec::new(), cmyk: Vec::new(), is_cut_off: false })
@@ -49,7 +39,7 @@ impl JpegDecoder {
         bytes: &'image [u8],
         pixels_max: u64,
         spec: &DecodeSpec,
-    ) -> Result<JpegImage<'image>, SampleFault> {
+    ) -> Result<TurboImage<'image>, SampleFault> {
         self.is_cut_off = false;
         if let Some(name) = markers::refused_coding(bytes) {
             return Err(unsupported(format!("{name} is not decoded")));
@@ -76,7 +66,14 @@ impl JpegDecoder {
             OrientationRule::Ignore => Orientation::UPRIGHT,
             OrientationRule::Apply => markers::exif(bytes).map_or(Orientation::UPRIGHT, Orientation::of_exif),
         };
-        Ok(JpegImage { opened, mode: spec.mode, orientation, strip: &mut self.strip, cmyk: &mut self.cmyk })
+        Ok(TurboImage {
+            opened,
+            mode: spec.mode,
+            orientation,
+            is_cut_off: self.is_cut_off,
+            strip: &mut self.strip,
+            cmyk: &mut self.cmyk,
+        })
     }
 
     /// Oddities passed over in the last image.
@@ -105,18 +102,24 @@ fn has_end_marker(scans: &[u8]) -> bool {
 }
 
 /// A JPEG whose header has been read.
-pub struct JpegImage<'image> {
+pub struct TurboImage<'image> {
     opened: Opened<'image>,
     mode: DecodeMode,
     orientation: Orientation,
+    is_cut_off: bool,
     strip: &'image mut Vec<u8>,
     cmyk: &'image mut Vec<u8>,
 }
 
-impl<'image> JpegImage<'image> {
+impl<'image> TurboImage<'image> {
     /// (width, height) in pixels, as stored.
     pub fn size(&self) -> (u32, u32) {
         (self.opened.header().width, self.opened.header().height)
+    }
+
+    /// Whether it ends too early.
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off
     }
 
     /// How it is turned before it is looked at.
@@ -130,7 +133,7 @@ impl<'image> JpegImage<'image> {
     }
 
     /// Starts decoding `region`, which lies within the image reduced by `reduction`.
-    pub fn region(mut self, region: Region, reduction: u32) -> Result<JpegRows<'image>, SampleFault> {
+    pub fn region(mut self, region: Region, reduction: u32) -> Result<TurboRows<'image>, SampleFault> {
         let header = *self.opened.header();
         let samples = if header.multiple_scans != 0 { SMOOTHING_MARGIN } else { INTERPOLATION_MARGIN };
         let margin = samples * header.sampling_max;
@@ -147,12 +150,12 @@ impl<'image> JpegImage<'image> {
         }
         let first = (region.left - left) as usize * 3;
         let cmyk = (header.components == 4).then_some(self.cmyk);
-        Ok(JpegRows { opened: self.opened, strip: self.strip, cmyk, stride, first, rows_left: region.height })
+        Ok(TurboRows { opened: self.opened, strip: self.strip, cmyk, stride, first, rows_left: region.height })
     }
 }
 
 /// The rows of a region of a JPEG, top to bottom.
-pub struct JpegRows<'image> {
+pub struct TurboRows<'image> {
     opened: Opened<'image>,
     strip: &'image mut Vec<u8>,
     /// Where four components are decoded to, before they become RGB.
@@ -163,13 +166,28 @@ pub struct JpegRows<'image> {
     rows_left: u32,
 }
 
-impl JpegRows<'_> {
+impl TurboRows<'_> {
+    /// Decodes `count` rows and forgets them.
+    pub fn pass(&mut self, count: u32) -> Result<(), SampleFault> {
+        let rows_after = self.rows_left - count;
+        while self.rows_left > rows_after {
+            self.strip_of((self.rows_left - rows_after).min(STRIP_ROWS))?;
+        }
+        Ok(())
+    }
+
     /// The next rows, or `None` after the last.
     pub fn next_strip(&mut self) -> Result<Option<Strip<'_>>, SampleFault> {
         let rows = STRIP_ROWS.min(self.rows_left);
         if rows == 0 {
             return Ok(None);
         }
+        self.strip_of(rows)?;
+        Ok(Some(Strip { bytes: &self.strip[self.first..], stride: self.stride, rows }))
+    }
+
+    /// Decodes the next `rows` rows into the strip.
+    fn strip_of(&mut self, rows: u32) -> Result<(), SampleFault> {
         self.rows_left -= rows;
         match &mut self.cmyk {
             None => self.opened.rows(self.strip, self.stride, rows)?,
@@ -179,7 +197,7 @@ impl JpegRows<'_> {
                 inverted_cmyk_to_rgb(&cmyk[..rows as usize * stride], self.strip);
             }
         }
-        Ok(Some(Strip { bytes: &self.strip[self.first..], stride: self.stride, rows }))
+        Ok(())
     }
 }
 
@@ -192,64 +210,6 @@ fn inverted_cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
             let product = u32::from(255 - inks[channel]) * light + 128;
             let absorbed = ((product >> 8) + product) >> 8;
             pixel[channel] = light.saturating_sub(absorbed) as u8;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    fn example(name: &str) -> Vec<u8> {
-        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/images").join(name)).expect("example")
-    }
-
-    /// `bytes` with the segments before the first scan that `marker` starts turned into comments.
-    fn without(marker: u8, bytes: &[u8]) -> Vec<u8> {
-        let (mut bytes, mut place) = (bytes.to_vec(), 2);
-        while bytes[place + 1] != 0xda {
-            if bytes[place + 1] == marker {
-                bytes[place + 1] = 0xfe;
-            }
-            place += 2 + usize::from(u16::from_be_bytes([bytes[place + 2], bytes[place + 3]]));
-        }
-        bytes
-    }
-
-    fn pixels(decoder: &mut JpegDecoder, bytes: &[u8]) -> Result<Vec<u8>, SampleFault> {
-        let image = decoder.open(bytes, 1 << 24, &DecodeSpec::default())?;
-        let (width, height) = image.size();
-        let mut rows = image.region(Region::whole(width, height), 1)?;
-        let mut pixels = Vec::new();
-        while let Some(strip) = rows.next_strip()? {
-            for row in 0..strip.rows as usize {
-                pixels.extend_from_slice(&strip.bytes[row * strip.stride..][..width as usize * 3]);
-            }
-        }
-        Ok(pixels)
-    }
-
-    #[test]
-    fn an_image_takes_nothing_from_those_before_it() {
-        let fresh = |bytes: &[u8]| pixels(&mut JpegDecoder::new().expect("decoder"), bytes);
-        let whole = example("420.jpg");
-        // Frames of Motion JPEG leave the usual code tables out; libjpeg has them.
-        let (no_codes, no_quantization) = (without(0xc4, &whole), without(0xdb, &whole));
-        assert_eq!(fresh(&no_codes).expect("frame"), fresh(&whole).expect("whole"));
-        assert_eq!(fresh(&no_quantization).expect_err("no table").class, FaultClass::Corrupt);
-
-        let mut decoder = JpegDecoder::new().expect("decoder");
-        for before in ["progressive.jpg", "444.jpg", "cmyk.jpg", "grey.jpg"] {
-            for bytes in [&whole, &no_codes, &no_quantization] {
-                pixels(&mut decoder, &example(before)).expect("decodes");
-                let (after, alone) = (pixels(&mut decoder, bytes), fresh(bytes));
-                let words =
-                    |found: &Result<Vec<u8>, SampleFault>| found.as_ref().err().map(|fault| fault.message.clone());
-                assert_eq!(words(&after), words(&alone), "after {before}");
-                assert!(after.ok() == alone.ok(), "other pixels after {before}");
-            }
         }
     }
 }

@@ -1,0 +1,218 @@
+//! JPEG, decoded only where a region needs it: columns outside are not transformed, rows above are only
+//! entropy-decoded, and decoding stops at the last row.
+//!
+//! Pixels equal a full decode by libjpeg-turbo bit for bit (accurate integer transform, interpolated colour). A reduced
+//! image is one whose blocks are transformed to 4, 2 or 1 values a side instead of 8. A region of it equals that part of
+//! the reduced whole, too.
+//!
+//! There are two ways. Ordinary files ([`frame`]) take our own: codes to coefficients of a row of MCUs ([`scan`],
+//! [`huffman`], [`segment`]), then to pixels ([`pixels`]). It decodes nothing that is odd in any way: then, and for every
+//! other file, libjpeg-turbo decodes the region ([`turbo`]), from its start, and what had been handed on already is the
+//! same. So faults, warnings and pixels are always those of libjpeg-turbo.
+//!
+//! Damage is judged as Pillow judges it: data that end before an end-of-image marker are refused as truncated,
+//! whatever the region (or, where the job says so, decoded and marked as lenient); contradictions inside (a bad code, a
+//! restart marker out of turn, an end marker that comes early) decode to what libjpeg makes of them, and are counted as
+//! warnings.
+
+pub mod frame;
+pub mod huffman;
+pub mod pixels;
+pub mod scan;
+pub mod segment;
+#[cfg(test)]
+mod tests;
+mod turbo;
+
+use super::orientation::Orientation;
+use super::{Region, Strip};
+use crate::error::{Result, SampleFault};
+use crate::spec::{DecodeMode, DecodeSpec};
+use frame::Frame;
+use huffman::Anomaly;
+use scan::{McuRow, Scan};
+use turbo::{TurboDecoder, TurboImage, TurboRows};
+
+/// A worker's JPEG decoder.
+pub struct JpegDecoder {
+    turbo: TurboDecoder,
+    engine: Option<Engine>,
+}
+
+/// Our own way: memory and state, kept from image to image.
+#[derive(Default)]
+struct Engine {
+    scan: Scan,
+    row: McuRow,
+    pixels: pixels::Rows,
+    /// Regions that it decoded to their end.
+    regions: u64,
+}
+
+impl JpegDecoder {
+    /// A decoder without an image.
+    pub fn new() -> Result<Self> {
+        Ok(Self { turbo: TurboDecoder::new()?, engine: Some(Engine::default()) })
+    }
+
+    /// One that leaves everything to libjpeg-turbo, to compare with.
+    pub fn of_library() -> Result<Self> {
+        Ok(Self { turbo: TurboDecoder::new()?, engine: None })
+    }
+
+    /// Reads the header of `bytes`.
+    pub fn open<'image>(
+        &'image mut self,
+        bytes: &'image [u8],
+        pixels_max: u64,
+        spec: &DecodeSpec,
+    ) -> Result<JpegImage<'image>, SampleFault> {
+        let turbo = self.turbo.open(bytes, pixels_max, spec)?;
+        // The fast mode has a transform of its own; and of what is cut off, libjpeg knows how it goes on.
+        let is_ordinary = spec.mode != DecodeMode::Fast && !turbo.is_cut_off();
+        Ok(JpegImage { turbo, bytes, engine: self.engine.as_mut().filter(|_| is_ordinary) })
+    }
+
+    /// Oddities passed over in the last image.
+    pub fn warnings(&self) -> u32 {
+        self.turbo.warnings()
+    }
+
+    /// Whether the last image was cut off and opened all the same.
+    pub fn is_cut_off(&self) -> bool {
+        self.turbo.is_cut_off()
+    }
+
+    /// How often memory for images was taken from the system; it stays the same once the largest image was seen.
+    pub fn allocations(&self) -> u64 {
+        self.turbo.allocations()
+    }
+
+    /// Regions that were decoded without libjpeg.
+    pub fn regions_own(&self) -> u64 {
+        self.engine.as_ref().map_or(0, |engine| engine.regions)
+    }
+}
+
+/// A JPEG whose header has been read.
+pub struct JpegImage<'image> {
+    turbo: TurboImage<'image>,
+    bytes: &'image [u8],
+    engine: Option<&'image mut Engine>,
+}
+
+impl<'image> JpegImage<'image> {
+    /// (width, height) in pixels, as stored.
+    pub fn size(&self) -> (u32, u32) {
+        self.turbo.size()
+    }
+
+    /// How it is turned before it is looked at.
+    pub fn orientation(&self) -> Orientation {
+        self.turbo.orientation()
+    }
+
+    /// How faithfully it is decoded.
+    pub fn mode(&self) -> DecodeMode {
+        self.turbo.mode()
+    }
+
+    /// Starts decoding `region`, which lies within the image reduced by `reduction`.
+    pub fn region(self, region: Region, reduction: u32) -> Result<JpegRows<'image>, SampleFault> {
+        let Self { turbo, bytes, engine } = self;
+        let own = engine.and_then(|engine| {
+            let frame = Frame::parse(bytes)?;
+            let (width, height) = turbo.size();
+            let is_same = (frame.width, frame.height) == (width as usize, height as usize);
+            is_same.then(|| OwnRows::start(engine, bytes, frame, region, reduction))
+        });
+        let way = match own {
+            Some(own) => Way::Own(own, Some(turbo)),
+            None => Way::Turbo(turbo.region(region, reduction)?),
+        };
+        Ok(JpegRows { way, region, reduction })
+    }
+}
+
+/// The rows of a region of a JPEG, top to bottom.
+pub struct JpegRows<'image> {
+    way: Way<'image>,
+    region: Region,
+    reduction: u32,
+}
+
+enum Way<'image> {
+    /// With the image that libjpeg would go on with.
+    Own(OwnRows<'image>, Option<TurboImage<'image>>),
+    Turbo(TurboRows<'image>),
+}
+
+impl JpegRows<'_> {
+    /// The next rows, or `None` after the last.
+    pub fn next_strip(&mut self) -> Result<Option<Strip<'_>>, SampleFault> {
+        if let Way::Own(own, turbo) = &mut self.way
+            && own.prepare_strip() == Err(Anomaly)
+        {
+            let turbo = turbo.take().expect("there is one anomaly, then libjpeg");
+            let rows_done = own.rows_done;
+            let mut rows = turbo.region(self.region, self.reduction)?;
+            rows.pass(rows_done)?;
+            self.way = Way::Turbo(rows);
+        }
+        match &mut self.way {
+            Way::Own(own, _) => Ok(own.take_strip()),
+            Way::Turbo(rows) => rows.next_strip(),
+        }
+    }
+}
+
+/// Rows that the engine decodes.
+struct OwnRows<'image> {
+    engine: &'image mut Engine,
+    bytes: &'image [u8],
+    frame: Frame,
+    /// Rows of MCUs passed over before the first that is needed, rows that are needed, and rows behind them that libjpeg
+    /// would have read.
+    mcu_rows: [usize; 3],
+    rows_done: u32,
+}
+
+impl<'image> OwnRows<'image> {
+    fn start(
+        engine: &'image mut Engine,
+        bytes: &'image [u8],
+        frame: Frame,
+        region: Region,
+        reduction: u32,
+    ) -> OwnRows<'image> {
+        let (down, across) = engine.pixels.start(&frame, region, reduction);
+        engine.scan.start(&frame, across, &mut engine.row);
+        let last = (region.top + region.height) as usize - 1;
+        let read = frame.mcu_rows_read(last, reduction as usize, engine.pixels.looks_beside());
+        let mcu_rows = [down.start, down.len(), read.saturating_sub(down.end)];
+        Self { engine, bytes, frame, mcu_rows, rows_done: 0 }
+    }
+
+    /// Decodes rows of MCUs until there are rows of pixels, or no more.
+    fn prepare_strip(&mut self) -> Result<(), Anomaly> {
+        let Engine { scan, row, pixels, regions } = &mut *self.engine;
+        let [above, needed, below] = &mut self.mcu_rows;
+        while !pixels.has_rows() && *needed > 0 {
+            scan.skip_rows(self.bytes, std::mem::take(above))?;
+            scan.row(self.bytes, &self.frame, row)?;
+            *needed -= 1;
+            if *needed == 0 {
+                scan.skip_rows(self.bytes, std::mem::take(below))?;
+                *regions += 1;
+            }
+            pixels.push(row);
+        }
+        Ok(())
+    }
+
+    fn take_strip(&mut self) -> Option<Strip<'_>> {
+        let strip = self.engine.pixels.next_strip()?;
+        self.rows_done += strip.rows;
+        Some(strip)
+    }
+}

@@ -1,0 +1,192 @@
+//! The bytes of an entropy-coded segment (ITU-T T.81, B.1.1.5), without the zero bytes that are stuffed behind 0xff.
+//!
+//! They are taken in portions that stay in the cache; bits are then read without a look at single bytes.
+
+/// Bytes of a portion.
+const PORTION: usize = 8 << 10;
+
+/// Zero bytes behind the last ones of a segment, so that whole words can be read to its end.
+const PADDING: usize = 16;
+
+/// Bytes that a step of unstuffing may write past those that it keeps.
+const WORD: usize = 8;
+
+/// The next bits, from the top.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Bits {
+    buffer: u64,
+    /// Bits of `buffer` that are counted as read from the window. Those below them are bits of the next byte, or zero.
+    count: u32,
+    /// Where the next byte lies in the window.
+    place: usize,
+}
+
+impl Bits {
+    /// Makes at least 56 bits available, if the window has them.
+    #[inline(always)]
+    pub fn refill(&mut self, window: &[u8]) -> bool {
+        let Some(word) = window.get(self.place..).and_then(<[u8]>::first_chunk) else { return false };
+        self.buffer |= u64::from_be_bytes(*word) >> self.count;
+        self.place += (63 - self.count as usize) >> 3;
+        self.count |= 56;
+        true
+    }
+
+    /// The next `count` bits, 1 to 32.
+    #[inline(always)]
+    pub fn peek(&self, count: u32) -> usize {
+        (self.buffer >> (64 - count)) as usize
+    }
+
+    /// All bits at hand, from the top.
+    pub fn peek_all(&self) -> u64 {
+        self.buffer
+    }
+
+    /// Goes on by as many bits as the lower six bits of `count` say.
+    #[inline(always)]
+    pub fn take(&mut self, count: u32) {
+        self.buffer = self.buffer.wrapping_shl(count);
+        self.count = self.count.wrapping_sub(count & 63);
+    }
+
+    /// Bits left of a window with `filled` bytes; negative where more were taken than there are.
+    fn left(&self, filled: usize) -> isize {
+        (8 * filled + self.count as usize) as isize - (8 * self.place) as isize
+    }
+}
+
+/// Memory for the bytes of a segment.
+#[derive(Debug)]
+pub struct Window {
+    bytes: Box<[u8; PORTION + PADDING + WORD]>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { bytes: Box::new([0; PORTION + PADDING + WORD]) }
+    }
+}
+
+/// Where the reading of a scan stands.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Position {
+    bits: Bits,
+    /// Bytes in the window.
+    filled: usize,
+    /// Whether they are the segment's last.
+    is_complete: bool,
+    /// Where the next byte lies in the file: that of a marker, when complete.
+    source: usize,
+}
+
+impl Position {
+    /// At the first byte of a segment.
+    pub fn at(source: usize) -> Self {
+        Self { source, ..Self::default() }
+    }
+}
+
+/// A segment that is being read.
+pub struct Segment<'bytes> {
+    /// The whole file.
+    file: &'bytes [u8],
+    window: &'bytes mut Window,
+    /// Kept by the caller from one run to the next.
+    pub position: Position,
+}
+
+impl<'bytes> Segment<'bytes> {
+    /// Goes on reading `file` at `position`, whose window is as it was left.
+    pub fn new(file: &'bytes [u8], window: &'bytes mut Window, position: Position) -> Self {
+        Self { file, window, position }
+    }
+
+    /// The bytes that there are, and where reading stands in them.
+    #[inline(always)]
+    pub fn bits(&self) -> (&[u8], Bits) {
+        let padding = if self.position.is_complete { PADDING } else { 0 };
+        (&self.window.bytes[..self.position.filled + padding], self.position.bits)
+    }
+
+    /// Takes the position back.
+    #[inline(always)]
+    pub fn set_bits(&mut self, bits: Bits) {
+        self.position.bits = bits;
+    }
+
+    /// Whether more was read than the segment holds.
+    pub fn is_overrun(&self) -> bool {
+        self.position.is_complete && self.position.bits.left(self.position.filled) < 0
+    }
+
+    /// Takes the next portion into the window. Without one there is none.
+    pub fn advance(&mut self) -> bool {
+        let Position { bits, filled, is_complete, source } = &mut self.position;
+        if *is_complete {
+            return false;
+        }
+        let window = &mut self.window.bytes[..];
+        window.copy_within(bits.place..*filled, 0);
+        *filled -= bits.place;
+        bits.place = 0;
+        let (taken, written, at_marker) = unstuff(&self.file[*source..], &mut window[*filled..PORTION + WORD]);
+        *source += taken;
+        *filled += written;
+        *is_complete = at_marker;
+        if at_marker {
+            window[*filled..*filled + PADDING].fill(0);
+        }
+        true
+    }
+
+    /// Ends a segment that has been read to its last bits, and stands behind restart marker `number`; not if anything
+    /// else comes next.
+    pub fn restart(&mut self, number: u8) -> bool {
+        while self.advance() {
+            if self.position.bits.left(self.position.filled) >= 8 {
+                return false;
+            }
+        }
+        let Position { bits, filled, source, .. } = self.position;
+        let is_at_end = (0..8).contains(&bits.left(filled));
+        let is_restart = self.file.get(source..source + 2) == Some(&[0xff, 0xd0 + number]);
+        self.position = Position::at(source + 2);
+        is_at_end && is_restart
+    }
+}
+
+/// Copies bytes from `source` to `target`, less what is stuffed, up to a marker or the end of either. Returns how many
+/// it took and wrote, and whether no more can come. Up to [`WORD`] bytes at the end of `target` are not filled.
+fn unstuff(source: &[u8], target: &mut [u8]) -> (usize, usize, bool) {
+    let (mut taken, mut written) = (0, 0);
+    while let Some(room) = target.get_mut(written..).and_then(<[u8]>::first_chunk_mut::<WORD>) {
+        if let Some(word) = source.get(taken..).and_then(<[u8]>::first_chunk::<WORD>) {
+            *room = *word;
+            // The first byte that is 0xff: the highest bit of a byte tells where its complement is zero.
+            let complement = !u64::from_le_bytes(*word);
+            let found = complement.wrapping_sub(0x0101_0101_0101_0101) & !complement & 0x8080_8080_8080_8080;
+            let plain = found.trailing_zeros() as usize / 8;
+            taken += plain;
+            written += plain;
+            if plain == WORD {
+                continue;
+            }
+        } else {
+            let Some(&byte) = source.get(taken) else { return (taken, written, true) };
+            room[0] = byte;
+            if byte != 0xff {
+                taken += 1;
+                written += 1;
+                continue;
+            }
+        }
+        // A 0xff byte, written already: data, or the start of a marker.
+        if source.get(taken + 1) != Some(&0) {
+            return (taken, written, true);
+        }
+        taken += 2;
+        written += 1;
+    }
+    (taken, written, false)
+}
