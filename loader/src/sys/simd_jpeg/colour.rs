@@ -117,10 +117,13 @@ unsafe fn store_interleaved(row: &mut [u8], place: usize, colours: [__m256i; 3])
     let start = _mm256_blendv_epi8(_mm256_blendv_epi8(red, green, second), blue, third);
     let middle = _mm256_blendv_epi8(_mm256_blendv_epi8(green, blue, second), red, third);
     let end = _mm256_blendv_epi8(_mm256_blendv_epi8(blue, red, second), green, third);
-    // SAFETY: 96 bytes have room, by the caller's contract.
-    unsafe { store(row, place, _mm256_permute2x128_si256::<0x20>(start, middle)) };
-    // SAFETY: likewise.
-    unsafe { store(row, place + 32, _mm256_permute2x128_si256::<0x30>(end, start)) };
-    // SAFETY: likewise.
-    unsafe { store(row, place + 64, _mm256_permute2x128_si256::<0x31>(middle, end)) };
+    let parts = [
+        _mm256_permute2x128_si256::<0x20>(start, middle),
+        _mm256_permute2x128_si256::<0x30>(end, start),
+        _mm256_permute2x128_si256::<0x31>(middle, end),
+    ];
+    for (index, part) in parts.into_iter().enumerate() {
+        // SAFETY: 96 bytes have room, by the caller's contract.
+        unsafe { store(row, place + 32 * index, part) };
+    }
 }

@@ -29,21 +29,22 @@ unsafe fn idct_pairs(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, sam
         let blocks = [&pair[0], &pair[pair.len() - 1]];
         let end = ends[0].max(ends[ends.len() - 1]);
         let rows = match end {
-            ..=1 => {
+            0 | 1 => {
                 let [first, second] = blocks.map(|block| idct::flat_sample(block[0], table.first()));
                 let row = _mm_unpacklo_epi64(_mm_set1_epi8(first as i8), _mm_set1_epi8(second as i8));
                 Some([_mm256_broadcastsi128_si256(row); 4])
             }
-            ..=SPARSE_END => idct_sparse(blocks, table),
+            2..=SPARSE_END => idct_sparse(blocks, table),
             _ => idct_full(blocks, table),
         };
         if let Some(rows) = rows {
             for (pair, rows) in rows.into_iter().enumerate() {
-                let place = target.wrapping_add(2 * pair * stride).cast();
-                // SAFETY: 16 columns of rows `2 * pair` and the next are inside the samples, by the caller's contract.
-                unsafe { _mm_storeu_si128(place, _mm256_castsi256_si128(rows)) };
-                // SAFETY: likewise.
-                unsafe { _mm_storeu_si128(place.byte_add(stride), _mm256_extracti128_si256::<1>(rows)) };
+                let [upper, lower] = [2 * pair, 2 * pair + 1].map(|row| target.wrapping_add(row * stride).cast());
+                let (first, second) = (_mm256_castsi256_si128(rows), _mm256_extracti128_si256::<1>(rows));
+                // SAFETY: 16 columns of row `2 * pair` are inside the samples, by the caller's contract.
+                unsafe { _mm_storeu_si128(upper, first) };
+                // SAFETY: likewise of the next row.
+                unsafe { _mm_storeu_si128(lower, second) };
             }
         } else {
             for (half, block) in blocks.into_iter().take(pair.len()).enumerate() {

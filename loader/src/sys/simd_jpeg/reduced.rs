@@ -33,11 +33,12 @@ pub fn row_of_4(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], s
             };
             let target = samples.as_mut_ptr().wrapping_add(8 * index);
             for (pair, rows) in rows.into_iter().enumerate() {
-                let place = target.wrapping_add(2 * pair * stride);
-                // SAFETY: eight columns of rows `2 * pair` and the next are inside the samples, by the asserts.
-                unsafe { _mm_storel_pd(place.cast(), _mm_castsi128_pd(rows)) };
-                // SAFETY: likewise.
-                unsafe { _mm_storeh_pd(place.wrapping_add(stride).cast(), _mm_castsi128_pd(rows)) };
+                let [upper, lower] = [2 * pair, 2 * pair + 1].map(|row| target.wrapping_add(row * stride).cast());
+                let rows = _mm_castsi128_pd(rows);
+                // SAFETY: eight columns of row `2 * pair` are inside the samples, by the asserts.
+                unsafe { _mm_storel_pd(upper, rows) };
+                // SAFETY: likewise of the next row.
+                unsafe { _mm_storeh_pd(lower, rows) };
             }
         }
     }

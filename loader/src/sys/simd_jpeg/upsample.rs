@@ -54,10 +54,12 @@ pub fn double_both(near: &[u8], far: &[u8], target: &mut [u8], count: usize) {
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn store_doubled(row: &mut [u8], place: usize, [low, high]: [__m256i; 2]) {
+    let first = _mm256_permute2x128_si256::<0x20>(low, high);
+    let second = _mm256_permute2x128_si256::<0x31>(low, high);
     // SAFETY: by the caller's contract.
-    unsafe { store(row, place, _mm256_permute2x128_si256::<0x20>(low, high)) };
+    unsafe { store(row, place, first) };
     // SAFETY: likewise.
-    unsafe { store(row, place + 32, _mm256_permute2x128_si256::<0x31>(low, high)) };
+    unsafe { store(row, place + 32, second) };
 }
 
 /// Doubles `count` samples across: `row[1..]` are the samples, with a neighbour on each side. Both rows have room for
@@ -118,8 +120,9 @@ pub fn double_down(near: &[u8], far: &[u8], bias: u8, target: &mut [u8], count: 
             // SAFETY: likewise.
             let far = unsafe { load(far, place) };
             let (low, high) = (_mm256_unpacklo_epi8(near, far), _mm256_unpackhi_epi8(near, far));
+            let pixels = _mm256_packus_epi16(join(low), join(high));
             // SAFETY: likewise.
-            unsafe { store(target, place, _mm256_packus_epi16(join(low), join(high))) };
+            unsafe { store(target, place, pixels) };
         }
     }
     // SAFETY: AVX2 is there, and the rows hold what the kernel reads and writes, by the asserts.

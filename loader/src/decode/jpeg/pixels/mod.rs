@@ -113,14 +113,15 @@ impl Rows {
         (self.columns, self.rows) = (left..left + width, top..top + height);
         (self.count, self.colour) = (frame.count, frame.colour);
         self.mcu_height = side * frame.v_max;
-        let (mut mcus_across, mut mcus_down) = (usize::MAX..0, usize::MAX..0);
+        let (mut first, mut end) = ([usize::MAX; 2], [0; 2]);
         let mut keeps_last = false;
         for (component, plane) in self.planes.iter_mut().enumerate().take(frame.count) {
             plane.start(frame, component, side, [self.columns.clone(), self.rows.clone()]);
             keeps_last |= plane.upsampling.looks_beside()[1];
-            let [across, down] = plane.mcus();
-            mcus_across = mcus_across.start.min(across.start)..mcus_across.end.max(across.end);
-            mcus_down = mcus_down.start.min(down.start)..mcus_down.end.max(down.end);
+            for (axis, mcus) in plane.mcus().into_iter().enumerate() {
+                first[axis] = first[axis].min(mcus.start);
+                end[axis] = end[axis].max(mcus.end);
+            }
         }
         // Where one row of pixels waits, a row of samples of every component is kept.
         self.rows_kept = keeps_last.into();
@@ -129,10 +130,10 @@ impl Rows {
         self.stride = 3 * pixels;
         grow(&mut self.strip, STRIP_ROWS as usize * self.stride + STRIP_SLACK);
         self.grown.iter_mut().for_each(|grown| grow(grown, pixels + 4 * GROUP));
-        self.mcu_row = mcus_down.start;
+        self.mcu_row = first[1];
         self.row = top;
         self.row_ready = top;
-        (mcus_down, mcus_across)
+        (first[1]..end[1], first[0]..end[0])
     }
 
     /// Takes the next row of MCUs. All strips of those before were taken.

@@ -216,7 +216,7 @@ impl Bits {
                 continue;
             }
             (0..run / 16).for_each(|_| self.symbol(0xf0));
-            self.symbol(run % 16 << 4 | size(value));
+            self.symbol((run % 16) << 4 | size(value));
             self.value(value, size(value));
             run = 0;
         }
