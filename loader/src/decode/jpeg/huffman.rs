@@ -1,47 +1,44 @@
 //! Huffman codes and the blocks that they code (ITU-T T.81, annexes C and F).
 //!
-//! A table has an entry for each of the next [`LOOKUP_BITS`] bits: how many of them a symbol takes together with the
-//! value that follows it, how far it advances in the block, and that value. A symbol so costs one look-up. What does not
-//! fit (3 % of symbols) takes a slower way.
-//!
-//! A processor mispredicts the end of nearly every block, since no pattern says when it comes. So the ends are no branch
-//! here: the entry of an end-of-block code selects the table, the place and the position of the next block, and the
-//! loop goes on over all blocks of a row. It stops at a table whose entries all take the slow way.
+//! A table of AC codes has an entry for each of the next [`AC_BITS`] bits: how many of them a symbol takes together with
+//! the value behind it, how far it advances in the block, and that value. So most symbols cost one look-up, and the next
+//! look-up waits for nothing but the shift by that many bits. One branch, on the position, finds all that is special: the
+//! end of the block, its last coefficient, and symbols that are longer than a look-up (3 %), of which the entry still
+//! tells the code where that is short enough.
 
-use std::hint::select_unpredictable;
+use std::ops::Range;
 
 use super::frame::NATURAL_ORDER;
-use super::segment::Segment;
+use super::segment::{Bits, WindowBytes};
 
 /// Bits of a look-up. More make tables that push other things out of the cache.
-pub const LOOKUP_BITS: u32 = 11;
+const AC_BITS: u32 = 11;
 
-/// Entries of a table.
-const ENTRIES: usize = 1 << LOOKUP_BITS;
+/// The same for the codes of DC differences, which come without their values.
+const DC_BITS: u32 = 9;
 
-/// Symbols for which a refilled bit buffer has bits enough.
-const SYMBOLS_PER_REFILL: usize = 56 / LOOKUP_BITS as usize;
+/// Look-ups for which a refilled bit buffer has bits enough.
+const SYMBOLS_PER_REFILL: u32 = 56 / AC_BITS;
 
 /// Tables of a kind.
-const KIND_TABLES: usize = 4;
+const TABLES: usize = 4;
 
-/// The table that ends a run of blocks.
-const STOP: u16 = (2 * KIND_TABLES * ENTRIES) as u16;
-
-/// In an entry: bits taken, how far to advance from bit 8, end of block, value from bit 16.
+/// In an entry of an AC table: bits taken up to bit 5, then flags, from bit 8 how far to advance, from bit 16 the value.
+const SLOW: u32 = 1 << 6;
+const END_OF_BLOCK: u32 = 1 << 7;
 const ADVANCE_SHIFT: u32 = 8;
-const ADVANCE_MASK: u32 = 0x7f;
-const END_OF_BLOCK: u32 = 1 << 15;
+const ADVANCE_MASK: u32 = 0xff;
 const VALUE_SHIFT: u32 = 16;
 
-/// In an entry: the slow way. The value is then the symbol, and above it the bits of its code, 0 where they are unknown.
-const SLOW: u32 = 64 << ADVANCE_SHIFT;
-
-/// In an entry of the table [`STOP`].
-const STOP_ENTRY: u32 = SLOW | 0xffff << VALUE_SHIFT;
+/// How far a special entry advances: out of the block. Of a slow one the value is the symbol, and from bit 8 the bits of
+/// its code, 0 where that is longer than a look-up.
+const SPECIAL: u32 = 64 << ADVANCE_SHIFT;
 
 /// Last zig-zag position of a block.
 const LAST: u32 = 63;
+
+/// Most bytes that a block takes, and that are looked at behind it: each coefficient a code of 16 bits and a value of 15.
+pub const BLOCK_BYTES: usize = 64 * 31 / 8 + 16;
 
 /// Something that an ordinary file does not have. libjpeg judges it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +83,18 @@ impl Codes {
         self.symbols[..self.count()].iter().all(|&size| size <= 15)
     }
 
+    /// Calls `entries` for each code of at most `bits_max` bits: with its symbol, its bits, and the values of `bits_max`
+    /// bits that start with it.
+    fn each_short(&self, bits_max: u32, mut entries: impl FnMut(u8, u32, Range<usize>)) {
+        for (bits, first, index, count) in self.lengths().take_while(|length| length.0 <= bits_max) {
+            let span = 1 << (bits_max - bits);
+            for (code, &symbol) in (first..first + count).zip(&self.symbols[index..]) {
+                let start = code as usize * span;
+                entries(symbol, bits, start..start + span);
+            }
+        }
+    }
+
     /// The symbol that `bits`, from the top, start with, and the length of its code.
     fn search(&self, bits: u64) -> Option<(u8, u32)> {
         self.lengths().find_map(|(length, first, index, count)| {
@@ -95,77 +104,147 @@ impl Codes {
     }
 }
 
-/// What codes are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Differences of the first coefficients.
-    Dc,
-    /// All other coefficients.
-    Ac,
-}
-
-/// Entries of all tables of a file. A table that is the same as in the file before is kept.
+/// Tables of a file's codes. One that is the same as in the file before is kept.
 pub struct Tables {
-    entries: Box<[u32; (2 * KIND_TABLES + 1) * ENTRIES]>,
-    codes: [Option<Codes>; 2 * KIND_TABLES],
+    dc: Box<[[u16; 1 << DC_BITS]; TABLES]>,
+    dc_codes: [Option<Codes>; TABLES],
+    ac: Box<[[u32; 1 << AC_BITS]; TABLES]>,
+    ac_codes: [Option<Codes>; TABLES],
 }
 
 impl Default for Tables {
     fn default() -> Self {
-        let mut entries = Box::new([0; (2 * KIND_TABLES + 1) * ENTRIES]);
-        entries[usize::from(STOP)..].fill(STOP_ENTRY);
-        Self { entries, codes: [const { None }; 2 * KIND_TABLES] }
+        Self {
+            dc: Box::new([[0; _]; _]),
+            dc_codes: [const { None }; TABLES],
+            ac: Box::new([[0; _]; _]),
+            ac_codes: [const { None }; TABLES],
+        }
     }
 }
 
 impl Tables {
-    /// Where the entries of table `index` of a kind start.
-    pub fn base(kind: Kind, index: usize) -> u16 {
-        let kind = if kind == Kind::Dc { 0 } else { KIND_TABLES };
-        ((kind + index) * ENTRIES) as u16
-    }
-
-    /// Makes table `index` of a kind that of `codes`.
-    pub fn set(&mut self, kind: Kind, index: usize, codes: &Codes) {
-        let base = usize::from(Self::base(kind, index));
-        let kept = &mut self.codes[base / ENTRIES];
-        if kept.as_ref() == Some(codes) {
+    /// Makes DC table `index` that of `codes`.
+    pub fn set_dc(&mut self, index: usize, codes: &Codes) {
+        if self.dc_codes[index].as_ref() == Some(codes) {
             return;
         }
-        let entries = &mut self.entries[base..][..ENTRIES];
-        entries.fill(SLOW);
-        for (bits, first, index, count) in codes.lengths().take_while(|length| length.0 <= LOOKUP_BITS) {
-            for (offset, &symbol) in (0..count).zip(&codes.symbols[index..]) {
-                let span = 1 << (LOOKUP_BITS - bits);
-                let start = ((first + offset) as usize) * span;
-                fill(&mut entries[start..start + span], kind, symbol, bits);
+        self.dc[index].fill(0);
+        codes.each_short(DC_BITS, |size, bits, span| {
+            self.dc[index][span].fill(bits as u16 | u16::from(size) << 8);
+        });
+        self.dc_codes[index] = Some(codes.clone());
+    }
+
+    /// Makes AC table `index` that of `codes`.
+    pub fn set_ac(&mut self, index: usize, codes: &Codes) {
+        if self.ac_codes[index].as_ref() == Some(codes) {
+            return;
+        }
+        self.ac[index].fill(SLOW | SPECIAL);
+        codes.each_short(AC_BITS, |symbol, bits, span| fill(&mut self.ac[index][span], symbol, bits));
+        self.ac_codes[index] = Some(codes.clone());
+    }
+
+    /// Decodes the difference of a DC coefficient.
+    #[inline(always)]
+    pub fn dc(&self, table: usize, bits: &mut Bits, window: &WindowBytes) -> Result<i32, Anomaly> {
+        bits.refill(window);
+        let entry = u32::from(self.dc[table][bits.peek::<DC_BITS>()]);
+        let (mut length, mut size) = (entry & 0xff, entry >> 8);
+        if length == 0 {
+            let (symbol, known) = search(self.dc_codes[table].as_ref(), bits.all()).ok_or(Anomaly)?;
+            (length, size) = (known, symbol.into());
+        }
+        bits.take(length);
+        Ok(bits.value(size))
+    }
+
+    /// Decodes the AC coefficients of a block that is all zero. Returns the zig-zag positions up to its last coefficient.
+    #[inline(always)]
+    pub fn ac(
+        &self,
+        table: usize,
+        bits: &mut Bits,
+        window: &WindowBytes,
+        block: &mut [i16; 64],
+    ) -> Result<u8, Anomaly> {
+        let entries = &self.ac[table];
+        let mut position = 0;
+        loop {
+            bits.refill(window);
+            for _ in 0..SYMBOLS_PER_REFILL {
+                let entry = entries[bits.peek::<AC_BITS>()];
+                let next = position + (entry >> ADVANCE_SHIFT & ADVANCE_MASK);
+                if next < LAST {
+                    bits.take(entry);
+                    set(block, next, (entry >> VALUE_SHIFT) as i16);
+                    position = next;
+                    continue;
+                }
+                if entry & END_OF_BLOCK != 0 {
+                    bits.take(entry);
+                    return Ok(position as u8 + 1);
+                }
+                if entry & SLOW == 0 {
+                    // The last coefficient, or one behind it.
+                    bits.take(entry);
+                    set(block, next, (entry >> VALUE_SHIFT) as i16);
+                    return if next == LAST { Ok(64) } else { Err(Anomaly) };
+                }
+                bits.refill(window);
+                let known = entry >> VALUE_SHIFT;
+                let (symbol, length) = if known != 0 {
+                    (known as u8, known >> 8)
+                } else {
+                    search(self.ac_codes[table].as_ref(), bits.all()).ok_or(Anomaly)?
+                };
+                bits.take(length);
+                let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
+                if size == 0 && run != 15 {
+                    return Ok(position as u8 + 1);
+                }
+                position += run + 1;
+                if position > LAST {
+                    return Err(Anomaly);
+                }
+                set(block, position, bits.value(size) as i16);
+                if position == LAST {
+                    return Ok(64);
+                }
+                break;
             }
         }
-        *kept = Some(codes.clone());
     }
 }
 
-/// Fills the entries that start with one code, of `bits` bits.
-fn fill(entries: &mut [u32], kind: Kind, symbol: u8, bits: u32) {
-    let (run, size) = match kind {
-        Kind::Dc => (0, u32::from(symbol)),
-        Kind::Ac => (u32::from(symbol >> 4), u32::from(symbol & 15)),
-    };
-    let advance = if kind == Kind::Dc { 0 } else { run + 1 };
+/// Sets the coefficient at a zig-zag position.
+#[inline(always)]
+fn set(block: &mut [i16; 64], position: u32, value: i16) {
+    // Both masks change nothing: they stand for the checks of an index.
+    block[usize::from(NATURAL_ORDER[(position & LAST) as usize] & 63)] = value;
+}
+
+#[cold]
+#[inline(never)]
+fn search(codes: Option<&Codes>, bits: u64) -> Option<(u8, u32)> {
+    codes?.search(bits)
+}
+
+/// Fills the entries that start with the code of `symbol`, of `bits` bits.
+fn fill(entries: &mut [u32], symbol: u8, bits: u32) {
+    let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
+    let advance = (run + 1) << ADVANCE_SHIFT;
     if size == 0 {
         // libjpeg takes every run without a value, but that of 16, as the end of the block.
-        let entry = match kind {
-            Kind::Ac if run != 15 => bits | 1 << ADVANCE_SHIFT | END_OF_BLOCK,
-            _ => bits | advance << ADVANCE_SHIFT,
-        };
-        entries.fill(entry);
-    } else if bits + size > LOOKUP_BITS {
-        entries.fill(SLOW | (u32::from(symbol) | bits << 8) << VALUE_SHIFT);
+        entries.fill(if run == 15 { bits | advance } else { bits | END_OF_BLOCK | SPECIAL });
+    } else if bits + size > AC_BITS {
+        entries.fill(SLOW | SPECIAL | (u32::from(symbol) | bits << 8) << VALUE_SHIFT);
     } else {
         let span = entries.len() >> size;
         for (value, entries) in (0..).zip(entries.chunks_exact_mut(span)) {
-            let value = extend(value, size) as u16;
-            entries.fill((bits + size) | advance << ADVANCE_SHIFT | u32::from(value) << VALUE_SHIFT);
+            let value = u32::from(extend(value, size) as u16) << VALUE_SHIFT;
+            entries.fill((bits + size) | advance | value);
         }
     }
 }
@@ -174,173 +253,4 @@ fn fill(entries: &mut [u32], kind: Kind, symbol: u8, bits: u32) {
 fn extend(bits: u32, size: u32) -> i32 {
     let is_negative = bits < 1 << (size - 1);
     bits as i32 - if is_negative { (1 << size) - 1 } else { 0 }
-}
-
-/// Where the coefficients of a block go, and which tables are next.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Step {
-    /// Place of its first coefficient.
-    pub place: u32,
-    /// Table of its AC codes.
-    pub ac: u16,
-    /// Table of the DC codes of the block after it.
-    pub next_dc: u16,
-}
-
-/// Zig-zag position to place in a block; of the positions up to 63 alone, but indexed without a check.
-const PLACES: [u8; 256] = {
-    let mut places = [0; 256];
-    let mut position = 0;
-    while position < NATURAL_ORDER.len() {
-        places[position] = NATURAL_ORDER[position];
-        position += 1;
-    }
-    places
-};
-
-/// Where decoding stands between two symbols.
-#[derive(Clone, Copy)]
-struct State {
-    /// The table that the next symbol is of.
-    base: u16,
-    /// Zig-zag position of the last symbol.
-    position: u32,
-    /// The block.
-    block: usize,
-}
-
-/// Decodes one block for each of `steps`, which have one more behind them. Coefficients, DC differences among them, go
-/// to their places among `coefficients`, where the places of others are left as they are; the zig-zag positions that a
-/// block needs go to its place among `ends`.
-///
-/// A block whose coefficients are not wanted may share all places but its first with blocks that come later: what of it
-/// lies there is overwritten by them.
-pub fn decode_blocks(
-    tables: &Tables,
-    segment: &mut Segment<'_>,
-    first_dc: u16,
-    steps: &mut [Step],
-    coefficients: &mut [i16],
-    ends: &mut [u8],
-) -> Result<(), Anomaly> {
-    let count = steps.len() - 1;
-    let before = std::mem::replace(&mut steps[count - 1].next_dc, STOP);
-    let mut state = State { base: first_dc, position: 0, block: 0 };
-    let done = loop {
-        let entry = match decode_quick(tables, segment, &mut state, steps, coefficients, ends) {
-            Some(STOP_ENTRY) => break Ok(()),
-            Some(entry) => entry,
-            None if segment.advance() => continue,
-            None => break Err(Anomaly),
-        };
-        if let Err(anomaly) = decode_slowly(entry, tables, segment, &mut state, steps, coefficients, ends) {
-            break Err(anomaly);
-        }
-    };
-    steps[count - 1].next_dc = before;
-    done
-}
-
-/// Decodes symbols up to one that needs the slow way, whose entry is returned; nothing is when bytes are missing.
-#[inline(always)]
-fn decode_quick(
-    tables: &Tables,
-    segment: &mut Segment<'_>,
-    state: &mut State,
-    steps: &[Step],
-    coefficients: &mut [i16],
-    ends: &mut [u8],
-) -> Option<u32> {
-    let entries = &tables.entries[..];
-    let State { base, mut position, mut block } = *state;
-    let mut base = usize::from(base);
-    let Step { place, ac, next_dc } = steps[block];
-    let (mut place, mut ac, mut next_dc) = (place as usize, usize::from(ac), usize::from(next_dc));
-    let (window, mut bits) = segment.bits();
-    let slow = 'symbols: loop {
-        if !bits.refill(window) {
-            break None;
-        }
-        for _ in 0..SYMBOLS_PER_REFILL {
-            let entry = entries[base + bits.peek(LOOKUP_BITS)];
-            let next = position + (entry >> ADVANCE_SHIFT & ADVANCE_MASK);
-            if next >= LAST {
-                break 'symbols Some(entry);
-            }
-            bits.take(entry);
-            coefficients[place + usize::from(PLACES[usize::from(next as u8)])] = (entry >> VALUE_SHIFT) as i16;
-            ends[block] = next as u8;
-            let is_end = entry & END_OF_BLOCK != 0;
-            base = select_unpredictable(is_end, next_dc, ac);
-            position = select_unpredictable(is_end, 0, next);
-            block += usize::from(is_end);
-            let step = steps[block];
-            (place, ac, next_dc) = (step.place as usize, usize::from(step.ac), usize::from(step.next_dc));
-        }
-    };
-    *state = State { base: base as u16, position, block };
-    segment.set_bits(bits);
-    slow
-}
-
-/// Decodes the symbol of `entry`: one that a look-up cannot hold, or the last of its block.
-#[cold]
-#[inline(never)]
-fn decode_slowly(
-    entry: u32,
-    tables: &Tables,
-    segment: &mut Segment<'_>,
-    state: &mut State,
-    steps: &[Step],
-    coefficients: &mut [i16],
-    ends: &mut [u8],
-) -> Result<(), Anomaly> {
-    let (window, mut bits) = segment.bits();
-    if !bits.refill(window) {
-        // The same symbol again, once there are bytes.
-        return if segment.advance() { Ok(()) } else { Err(Anomaly) };
-    }
-    let step = steps[state.block];
-    let (run, size, value) = if entry & SLOW == 0 {
-        bits.take(entry);
-        let advance = entry >> ADVANCE_SHIFT & ADVANCE_MASK;
-        let is_end = entry & END_OF_BLOCK != 0;
-        (advance.wrapping_sub(1), u32::from(!is_end), (entry >> VALUE_SHIFT) as i16)
-    } else {
-        let (symbol, length) = match entry >> VALUE_SHIFT {
-            0 => {
-                tables.codes[usize::from(state.base) / ENTRIES].as_ref().and_then(|codes| codes.search(bits.peek_all()))
-            }
-            known => Some((known as u8, known >> 8)),
-        }
-        .ok_or(Anomaly)?;
-        bits.take(length);
-        let size = u32::from(symbol & 15);
-        let value = if size > 0 { extend(bits.peek(size) as u32, size) } else { 0 };
-        bits.take(size);
-        (u32::from(symbol >> 4), size, value as i16)
-    };
-    segment.set_bits(bits);
-    let is_dc = usize::from(state.base) < KIND_TABLES * ENTRIES;
-    if is_dc {
-        coefficients[step.place as usize] = value;
-        *state = State { base: step.ac, ..*state };
-        return Ok(());
-    }
-    let is_end = size == 0 && run != 15;
-    if !is_end {
-        state.position += run + 1;
-        if state.position > LAST {
-            return Err(Anomaly);
-        }
-        coefficients[step.place as usize + usize::from(NATURAL_ORDER[state.position as usize])] = value;
-    }
-    if is_end || state.position == LAST {
-        ends[state.block] = state.position as u8 + 1;
-        *state = State { base: step.next_dc, position: 0, block: state.block + 1 };
-    } else {
-        ends[state.block] = state.position as u8;
-        state.base = step.ac;
-    }
-    Ok(())
 }

@@ -1,16 +1,19 @@
 //! The entropy-coded data of a scan, MCU row by MCU row (ITU-T T.81, A.2 and F.2).
 //!
-//! Rows above those that are wanted are decoded too, since there is no other way to the rows below; of them, and of the
-//! columns to the left and right, only the DC differences are kept, which the blocks that are wanted build on.
+//! Rows above those that are wanted are decoded too, since there is no other way to the rows below, and so are the
+//! columns to the left and right; their coefficients go nowhere.
 
 use std::ops::Range;
 
-use super::frame::Frame;
-use super::huffman::{Anomaly, Kind, Step, Tables, decode_blocks};
+use super::frame::{Component, Frame};
+use super::huffman::{Anomaly, Tables};
 use super::segment::{Position, Segment, Window};
 
 /// Coefficients of a block.
 const BLOCK: usize = 64;
+
+/// Most blocks of an MCU: luma of 4x1 or 2x2, and colour.
+const UNITS_MAX: usize = 6;
 
 /// Quantised coefficients of the MCUs of a row that are kept.
 ///
@@ -18,8 +21,7 @@ const BLOCK: usize = 64;
 #[derive(Debug, Default)]
 pub struct McuRow {
     mcus: Range<usize>,
-    /// Coefficients in natural order, DC included: the components one after the other, and behind them room for what
-    /// of blocks that are not kept must be looked at.
+    /// Coefficients in natural order, DC included: the components one after the other.
     blocks: Vec<[i16; BLOCK]>,
     /// Per block, zig-zag positions up to the last that is not zero, 1..=64.
     ends: Vec<u8>,
@@ -38,11 +40,9 @@ impl McuRow {
             }
         }
         self.mcus = mcus;
-        // The first coefficient of each block of the row, and a block.
-        let spare = (frame.mcus_across * frame.blocks_per_mcu()).div_ceil(BLOCK) + 1;
-        if self.blocks.len() < count + spare {
-            self.blocks.resize(count + spare, [0; BLOCK]);
-            self.ends.resize(count + spare, 1);
+        if self.blocks.len() < count {
+            self.blocks.resize(count, [0; BLOCK]);
+            self.ends.resize(count, 1);
         }
         self.blocks[..count].fill([0; BLOCK]);
     }
@@ -71,150 +71,159 @@ impl McuRow {
     fn range(&self, component: usize) -> Range<usize> {
         self.starts[component]..self.starts[component + 1]
     }
+}
 
-    fn spare_start(&self) -> usize {
-        self.starts[3] * BLOCK
-    }
+/// A block of each MCU.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unit {
+    component: usize,
+    dc_table: usize,
+    ac_table: usize,
+    /// Where it lies among the blocks that are kept, in the first MCU, and from one MCU to the next.
+    first: usize,
+    stride: usize,
 }
 
 /// Decodes the scans of one file after the other.
-#[derive(Default)]
 pub struct Scan {
     tables: Tables,
     window: Window,
     position: Position,
-    /// Blocks of an MCU row in the order of the file, and one more: for a row of which columns are kept, and for one
-    /// that is passed over.
-    steps: Vec<Step>,
-    steps_passed: Vec<Step>,
-    /// Positions of each block of a row.
-    ends: Vec<u8>,
-    /// Component of each block of an MCU.
-    membership: Vec<u8>,
-    first_dc: u16,
-    blocks_across: usize,
+    /// The first `unit_count` of them are an MCU.
+    units: [Unit; UNITS_MAX],
+    unit_count: usize,
+    mcus_across: usize,
     restart_interval: usize,
     /// MCUs up to the next restart marker, and its number.
     restart_left: usize,
     restart_number: u8,
     /// DC of the last block of each component.
     predictions: [i32; 3],
-    passed: McuRow,
+    /// Where blocks go that are not kept.
+    passed: [i16; BLOCK],
+}
+
+impl Default for Scan {
+    fn default() -> Self {
+        Self {
+            tables: Tables::default(),
+            window: Window::default(),
+            position: Position::default(),
+            units: Default::default(),
+            unit_count: 0,
+            mcus_across: 0,
+            restart_interval: 0,
+            restart_left: 0,
+            restart_number: 0,
+            predictions: [0; 3],
+            passed: [0; BLOCK],
+        }
+    }
 }
 
 impl Scan {
     /// Starts at the first row of `frame`. Of rows that are kept, columns `mcus` will be.
     pub fn start(&mut self, frame: &Frame, mcus: Range<usize>, row: &mut McuRow) {
-        let components = &frame.components[..frame.count];
-        for component in components {
-            let (dc, ac) = (component.dc_table, component.ac_table);
-            self.tables.set(Kind::Dc, dc, frame.dc_codes[dc].as_ref().expect("an ordinary frame has its tables"));
-            self.tables.set(Kind::Ac, ac, frame.ac_codes[ac].as_ref().expect("an ordinary frame has its tables"));
+        row.clear(frame, mcus.clone());
+        self.unit_count = 0;
+        for (index, component) in frame.components[..frame.count].iter().enumerate() {
+            let Component { h, v, dc_table, ac_table, .. } = *component;
+            self.tables.set_dc(dc_table, frame.dc_codes[dc_table].as_ref().expect("an ordinary frame has its tables"));
+            self.tables.set_ac(ac_table, frame.ac_codes[ac_table].as_ref().expect("an ordinary frame has its tables"));
+            for block in 0..h * v {
+                let first = row.starts[index] + block / h * mcus.len() * h + block % h;
+                self.units[self.unit_count] = Unit { component: index, dc_table, ac_table, first, stride: h };
+                self.unit_count += 1;
+            }
         }
         self.position = Position::at(frame.scan_start);
-        self.membership.clear();
-        for (index, component) in components.iter().enumerate() {
-            self.membership.extend(std::iter::repeat_n(index as u8, component.h * component.v));
-        }
-        self.blocks_across = frame.mcus_across * self.membership.len();
-        self.first_dc = Tables::base(Kind::Dc, components[0].dc_table);
+        self.mcus_across = frame.mcus_across;
         self.restart_interval = frame.restart_interval;
         self.restart_left = frame.restart_interval;
         self.restart_number = 0;
         self.predictions = [0; 3];
-        self.ends.resize(self.ends.len().max(self.blocks_across + 1), 0);
-
-        row.clear(frame, mcus.clone());
-        self.passed.clear(frame, 0..0);
-        lay_out(&mut self.steps, frame, mcus, row);
-        lay_out(&mut self.steps_passed, frame, 0..0, &self.passed);
     }
 
     /// Decodes the next row of MCUs of `file` and keeps the columns of [`Scan::start`].
     pub fn row(&mut self, file: &[u8], frame: &Frame, row: &mut McuRow) -> Result<(), Anomaly> {
-        let mut steps = std::mem::take(&mut self.steps);
         row.clear(frame, row.mcus());
-        let done = self.blocks(file, &mut steps, row);
-        self.steps = steps;
-        done
+        self.segments(file, row.mcus.clone(), row)
     }
 
     /// Passes over `count` rows.
     pub fn skip_rows(&mut self, file: &[u8], count: usize) -> Result<(), Anomaly> {
-        let (mut steps, mut row) = (std::mem::take(&mut self.steps_passed), std::mem::take(&mut self.passed));
-        let done = (0..count).try_for_each(|_| self.blocks(file, &mut steps, &mut row));
-        (self.steps_passed, self.passed) = (steps, row);
-        done
+        (0..count).try_for_each(|_| self.segments(file, 0..0, &mut McuRow::default()))
     }
 
-    /// The blocks of a row, segment by segment.
-    fn blocks(&mut self, file: &[u8], steps: &mut [Step], row: &mut McuRow) -> Result<(), Anomaly> {
-        let mut segment = Segment::new(file, &mut self.window, self.position);
+    /// A row of MCUs, segment by segment.
+    fn segments(&mut self, file: &[u8], kept: Range<usize>, row: &mut McuRow) -> Result<(), Anomaly> {
         let mut start = 0;
-        while start < self.blocks_across {
-            let mut end = self.blocks_across;
+        while start < self.mcus_across {
+            let mut end = self.mcus_across;
             if self.restart_interval > 0 {
                 if self.restart_left == 0 {
-                    if !segment.restart(self.restart_number) {
+                    self.restart(file)?;
+                }
+                end = end.min(start + self.restart_left);
+                self.restart_left -= end - start;
+            }
+            // Those before, among, and behind the columns that are kept.
+            let [left, right] = [kept.start.clamp(start, end), kept.end.clamp(start, end)];
+            self.mcus(file, left - start, None)?;
+            self.mcus(file, right - left, Some((left - kept.start.min(left), row)))?;
+            self.mcus(file, end - right.max(left), None)?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    fn restart(&mut self, file: &[u8]) -> Result<(), Anomaly> {
+        let mut segment = Segment::new(file, &mut self.window, self.position);
+        if !segment.restart(self.restart_number) {
+            return Err(Anomaly);
+        }
+        self.position = segment.position;
+        self.restart_left = self.restart_interval;
+        self.restart_number = (self.restart_number + 1) % 8;
+        self.predictions = [0; 3];
+        Ok(())
+    }
+
+    /// The next `count` MCUs of a segment; they go to `row`, from an MCU on, or nowhere.
+    fn mcus(&mut self, file: &[u8], count: usize, row: Option<(usize, &mut McuRow)>) -> Result<(), Anomaly> {
+        let mut segment = Segment::new(file, &mut self.window, self.position);
+        let mut bits = segment.position.bits;
+        let (mut mcu, mut blocks, mut ends): (_, &mut [_], &mut [_]) = (0, &mut [], &mut []);
+        if let Some((first, row)) = row {
+            (mcu, blocks, ends) = (first, &mut row.blocks, &mut row.ends);
+        }
+        for mcu in mcu..mcu + count {
+            for unit in &self.units[..self.unit_count] {
+                if !segment.has_block(bits) {
+                    segment.position.bits = bits;
+                    if !segment.advance() {
                         return Err(Anomaly);
                     }
-                    self.restart_left = self.restart_interval;
-                    self.restart_number = (self.restart_number + 1) % 8;
-                    self.predictions = [0; 3];
+                    bits = segment.position.bits;
                 }
-                let mcus = ((end - start) / self.membership.len()).min(self.restart_left);
-                self.restart_left -= mcus;
-                end = start + mcus * self.membership.len();
+                let window = segment.window();
+                let prediction = &mut self.predictions[unit.component];
+                *prediction += self.tables.dc(unit.dc_table, &mut bits, window)?;
+                let first = i16::try_from(*prediction).map_err(|_| Anomaly)?;
+                let place = unit.first + mcu * unit.stride;
+                let (block, end) = match (blocks.get_mut(place), ends.get_mut(place)) {
+                    (Some(block), Some(end)) => (block, end),
+                    _ => (&mut self.passed, &mut 0),
+                };
+                block[0] = first;
+                *end = self.tables.ac(unit.ac_table, &mut bits, window, block)?;
             }
-            let coefficients = row.blocks.as_flattened_mut();
-            let ends = &mut self.ends[start..];
-            decode_blocks(&self.tables, &mut segment, self.first_dc, &mut steps[start..=end], coefficients, ends)?;
-            if segment.is_overrun() {
-                return Err(Anomaly);
-            }
-            for (mcu, ends) in steps[start..end].chunks(self.membership.len()).zip(ends.chunks(self.membership.len())) {
-                for ((step, &end), &component) in mcu.iter().zip(ends).zip(&self.membership) {
-                    let prediction = &mut self.predictions[usize::from(component)];
-                    let first = &mut coefficients[step.place as usize];
-                    *prediction += i32::from(*first);
-                    *first = i16::try_from(*prediction).map_err(|_| Anomaly)?;
-                    row.ends[step.place as usize / BLOCK] = end;
-                }
-            }
-            start = end;
+        }
+        segment.position.bits = bits;
+        if segment.is_overrun() {
+            return Err(Anomaly);
         }
         self.position = segment.position;
         Ok(())
     }
-}
-
-/// Where the blocks of an MCU row go. Blocks that are not kept lie over one another, each a coefficient after the one
-/// before it.
-fn lay_out(steps: &mut Vec<Step>, frame: &Frame, mcus: Range<usize>, row: &McuRow) {
-    steps.clear();
-    let components = &frame.components[..frame.count];
-    for mcu in 0..frame.mcus_across {
-        for (index, component) in components.iter().enumerate() {
-            let dc = Tables::base(Kind::Dc, component.dc_table);
-            if let Some(last) = steps.last_mut() {
-                last.next_dc = dc;
-            }
-            for down in 0..component.v {
-                for across in 0..component.h {
-                    let place = if mcus.contains(&mcu) {
-                        let block_row = row.starts[index] + down * mcus.len() * component.h;
-                        (block_row + (mcu - mcus.start) * component.h + across) * BLOCK
-                    } else {
-                        row.spare_start() + steps.len()
-                    };
-                    let ac = Tables::base(Kind::Ac, component.ac_table);
-                    steps.push(Step { place: place as u32, ac, next_dc: dc });
-                }
-            }
-        }
-    }
-    if let Some(last) = steps.last_mut() {
-        last.next_dc = Tables::base(Kind::Dc, components[0].dc_table);
-    }
-    steps.push(Step::default());
 }

@@ -2,11 +2,13 @@
 //!
 //! They are taken in portions that stay in the cache; bits are then read without a look at single bytes.
 
+use super::huffman::BLOCK_BYTES;
+
 /// Bytes of a portion.
 const PORTION: usize = 8 << 10;
 
-/// Zero bytes behind the last ones of a segment, so that whole words can be read to its end.
-const PADDING: usize = 16;
+/// Zero bytes behind the last ones of a segment, so that a block can be read at its end.
+const PADDING: usize = BLOCK_BYTES + 16;
 
 /// Bytes that a step of unstuffing may write past those that it keeps.
 const WORD: usize = 8;
@@ -15,31 +17,33 @@ const WORD: usize = 8;
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bits {
     buffer: u64,
-    /// Bits of `buffer` that are counted as read from the window. Those below them are bits of the next byte, or zero.
+    /// Its lower six bits: bits of `buffer` that are counted as read from the window. Those below them are bits of the next
+    /// byte, or zero.
     count: u32,
     /// Where the next byte lies in the window.
-    place: usize,
+    place: u32,
 }
 
 impl Bits {
-    /// Makes at least 56 bits available, if the window has them.
+    /// Makes at least 56 bits available. The window has the bytes, see [`Segment::has_block`].
     #[inline(always)]
-    pub fn refill(&mut self, window: &[u8]) -> bool {
-        let Some(word) = window.get(self.place..).and_then(<[u8]>::first_chunk) else { return false };
-        self.buffer |= u64::from_be_bytes(*word) >> self.count;
-        self.place += (63 - self.count as usize) >> 3;
-        self.count |= 56;
-        true
+    pub fn refill(&mut self, window: &WindowBytes) {
+        let place = self.place as usize;
+        let Some(word) = window.get(place..place + 8).and_then(|word| word.first_chunk()) else { return };
+        let count = self.count & 63;
+        self.buffer |= u64::from_be_bytes(*word) >> count;
+        self.place += (63 - count) >> 3;
+        self.count = count | 56;
     }
 
-    /// The next `count` bits, 1 to 32.
+    /// The next `COUNT` bits.
     #[inline(always)]
-    pub fn peek(&self, count: u32) -> usize {
-        (self.buffer >> (64 - count)) as usize
+    pub fn peek<const COUNT: u32>(&self) -> usize {
+        (self.buffer >> (64 - COUNT)) as usize
     }
 
     /// All bits at hand, from the top.
-    pub fn peek_all(&self) -> u64 {
+    pub fn all(&self) -> u64 {
         self.buffer
     }
 
@@ -47,31 +51,44 @@ impl Bits {
     #[inline(always)]
     pub fn take(&mut self, count: u32) {
         self.buffer = self.buffer.wrapping_shl(count);
-        self.count = self.count.wrapping_sub(count & 63);
+        self.count = self.count.wrapping_sub(count);
+    }
+
+    /// Takes the value that the next `size` bits mean, at most 15 (T.81, F.2.2.1).
+    #[inline(always)]
+    pub fn value(&mut self, size: u32) -> i32 {
+        let bits = (self.buffer >> 1 >> (63 - size)) as i32;
+        let is_negative = i32::from(self.buffer >> 63 == 0);
+        self.take(size);
+        bits - (is_negative << size) + is_negative
     }
 
     /// Bits left of a window with `filled` bytes; negative where more were taken than there are.
     fn left(&self, filled: usize) -> isize {
-        (8 * filled + self.count as usize) as isize - (8 * self.place) as isize
+        (8 * filled + (self.count & 63) as usize) as isize - 8 * self.place as isize
     }
 }
 
-/// Memory for the bytes of a segment.
+/// Some bytes of a segment.
+pub type WindowBytes = [u8; PORTION + PADDING + WORD];
+
+/// Memory for them.
 #[derive(Debug)]
 pub struct Window {
-    bytes: Box<[u8; PORTION + PADDING + WORD]>,
+    bytes: Box<WindowBytes>,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Self { bytes: Box::new([0; PORTION + PADDING + WORD]) }
+        Self { bytes: Box::new([0; _]) }
     }
 }
 
 /// Where the reading of a scan stands.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Position {
-    bits: Bits,
+    /// The next bits.
+    pub bits: Bits,
     /// Bytes in the window.
     filled: usize,
     /// Whether they are the segment's last.
@@ -92,7 +109,7 @@ pub struct Segment<'bytes> {
     /// The whole file.
     file: &'bytes [u8],
     window: &'bytes mut Window,
-    /// Kept by the caller from one run to the next.
+    /// Kept by the caller from one row to the next.
     pub position: Position,
 }
 
@@ -102,17 +119,18 @@ impl<'bytes> Segment<'bytes> {
         Self { file, window, position }
     }
 
-    /// The bytes that there are, and where reading stands in them.
+    /// The bytes that there are, and more.
     #[inline(always)]
-    pub fn bits(&self) -> (&[u8], Bits) {
-        let padding = if self.position.is_complete { PADDING } else { 0 };
-        (&self.window.bytes[..self.position.filled + padding], self.position.bits)
+    pub fn window(&self) -> &WindowBytes {
+        &self.window.bytes
     }
 
-    /// Takes the position back.
+    /// Whether the window holds a block from `bits` on, or all that is left of the segment and zero bytes. Otherwise there
+    /// is need to [`Segment::advance`].
     #[inline(always)]
-    pub fn set_bits(&mut self, bits: Bits) {
-        self.position.bits = bits;
+    pub fn has_block(&self, bits: Bits) -> bool {
+        let padding = if self.position.is_complete { PADDING } else { 0 };
+        bits.place as usize + BLOCK_BYTES <= self.position.filled + padding
     }
 
     /// Whether more was read than the segment holds.
@@ -120,15 +138,17 @@ impl<'bytes> Segment<'bytes> {
         self.position.is_complete && self.position.bits.left(self.position.filled) < 0
     }
 
-    /// Takes the next portion into the window. Without one there is none.
+    /// Takes the next portion into the window; not behind the last.
+    #[cold]
+    #[inline(never)]
     pub fn advance(&mut self) -> bool {
         let Position { bits, filled, is_complete, source } = &mut self.position;
         if *is_complete {
             return false;
         }
         let window = &mut self.window.bytes[..];
-        window.copy_within(bits.place..*filled, 0);
-        *filled -= bits.place;
+        window.copy_within(bits.place as usize..*filled, 0);
+        *filled -= bits.place as usize;
         bits.place = 0;
         let (taken, written, at_marker) = unstuff(&self.file[*source..], &mut window[*filled..PORTION + WORD]);
         *source += taken;
