@@ -79,6 +79,24 @@ def test_a_file_of_a_tree_that_is_cut_while_it_is_open_is_named(load, tmp_path) 
         list(iterator)
 
 
+@pytest.mark.parametrize("reader", ["auto", "pread"])
+def test_no_job_gets_the_bytes_of_another(load, serve, tmp_path, reader) -> None:
+    """Jobs come and leave while their reads are in flight; their shards are alike but for the contents."""
+    server = serve("--workers", "1", "--reader", reader)
+    jobs = [write_shards(tmp_path / str(version), version) for version in range(6)]
+    options = {"fields": FIELDS, "batch_size": 64, "sidecar": server.socket}
+    load(jobs[0], **options).peek()
+    before = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+    for turn in range(120):
+        version = turn % len(jobs)
+        loader = load(jobs[version], **options)
+        iterator = iter(loader)
+        assert take([next(iterator)], version) == 64
+        del iterator
+        loader.close()
+    assert within(5, lambda: len(os.listdir(f"/proc/{server.process.pid}/fd")) <= before), "no file stays open"
+
+
 def test_a_cut_compressed_shard_gives_what_lies_before_the_cut(load, tmp_path) -> None:
     (whole,) = write_shards(tmp_path / "plain", 1)[:1]
     packed = gzip.compress(whole.read_bytes())
