@@ -79,6 +79,28 @@ def test_a_file_of_a_tree_that_is_cut_while_it_is_open_is_named(load, tmp_path) 
         list(iterator)
 
 
+@pytest.mark.parametrize("reader", ["auto", "pread"])
+def test_no_job_gets_the_bytes_of_another(load, serve, tmp_path, reader) -> None:
+    """Jobs come and leave while their reads are in flight; their shards are alike but for the contents."""
+    server = serve("--workers", "1", "--reader", reader)
+    jobs = [tmp_path / f"{version}.tar" for version in range(12)]
+    for version, path in enumerate(jobs):
+        datasets.write_shard(path, [(f"{number:05}.bin", body(number, version) * 10) for number in range(COUNT)])
+    fields = {"data": feedline.Bytes("bin", max_bytes=1 << 14)}
+    descriptors = []
+    for turn in range(240):
+        version = turn % len(jobs)
+        loader = load(jobs[version], fields=fields, batch_size=64, sidecar=server.socket, slots=8)
+        for place, batch in enumerate(loader):
+            for key, data in zip(batch.sample_keys, batch["data"], strict=True):
+                assert bytes(data) == body(int(key), version) * 10
+            if place == turn % 2:
+                break
+        loader.close()
+        descriptors.append(len(os.listdir(f"/proc/{server.process.pid}/fd")))
+    assert within(5, lambda: len(os.listdir(f"/proc/{server.process.pid}/fd")) <= min(descriptors)), "no file stays open"
+
+
 def test_a_cut_compressed_shard_gives_what_lies_before_the_cut(load, tmp_path) -> None:
     (whole,) = write_shards(tmp_path / "plain", 1)[:1]
     packed = gzip.compress(whole.read_bytes())

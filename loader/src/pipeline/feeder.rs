@@ -426,7 +426,7 @@ impl Feeder {
         let stream = &pending.work.batch.stream;
         let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         stream.counters().read_ns.fetch_add(elapsed, Relaxed);
-        if let Err(error) = self.files.release(stream.dataset(), pending.file, self.wake, &*self.reader) {
+        if let Err(error) = self.files.release(stream.dataset(), pending.file, self.wake, &mut *self.reader) {
             stream.fail(error);
         }
         self.hand_over(pending.work);

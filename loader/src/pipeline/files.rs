@@ -16,8 +16,8 @@ const OPEN_MAX: usize = 256;
 /// Unpacked shards at once, those on their way included: each takes room on disk.
 const UNPACKED_MAX: usize = 16;
 
-/// A file of one of the datasets.
-type FileKey = (usize, FileNumber);
+/// A file of one of the datasets: the dataset's number, and the file's in it.
+type FileKey = (u64, FileNumber);
 
 #[derive(Debug)]
 struct OpenFile {
@@ -27,6 +27,14 @@ struct OpenFile {
     /// After which wake of the feeder it was last looked at.
     checked: u64,
     is_unpacked: bool,
+    /// Its dataset has no stream any more: it is closed with its last read.
+    is_closing: bool,
+}
+
+impl OpenFile {
+    fn new(file: FileId, reads: u32, last_use: u64, is_unpacked: bool) -> Self {
+        Self { file, reads, last_use, checked: 0, is_unpacked, is_closing: false }
+    }
 }
 
 #[derive(Debug)]
@@ -75,6 +83,7 @@ impl FileTable {
             Some(Entry::Open(open)) => {
                 open.reads += 1;
                 open.last_use = self.clock;
+                open.is_closing = false;
                 return Ok(Acquired::File(open.file));
             }
             Some(Entry::Unpacking) => return Ok(Acquired::Unpacking),
@@ -92,8 +101,7 @@ impl FileTable {
             return Ok(Acquired::NoRoom);
         }
         let file = reader.add_file(dataset.open_file(number)?.into())?;
-        let open = OpenFile { file, reads: 1, last_use: self.clock, checked: 0, is_unpacked: false };
-        self.entries.insert(key, Entry::Open(open));
+        self.entries.insert(key, Entry::Open(OpenFile::new(file, 1, self.clock, false)));
         Ok(Acquired::File(file))
     }
 
@@ -121,7 +129,9 @@ impl FileTable {
             Some(unpacker) => unpacker,
             None => self.unpacker.insert(Unpacker::start(UNPACKED_MAX, &self.waker)?),
         };
-        unpacker.want(Wanted { dataset: dataset.clone(), shard: number.shard });
+        if !unpacker.want(Wanted { dataset: dataset.clone(), shard: number.shard }) {
+            return Ok(false);
+        }
         self.entries.insert(file_key(dataset, number), Entry::Unpacking);
         Ok(true)
     }
@@ -133,13 +143,11 @@ impl FileTable {
         while let Some(done) = unpacker.next_done() {
             any = true;
             let key = file_key(&done.wanted.dataset, FileNumber { shard: done.wanted.shard, file: 0 });
-            // A dataset that was closed meanwhile has no entry.
-            let Some(entry) = self.entries.get_mut(&key) else { continue };
+            // A dataset that was closed meanwhile has no entry; opened again meanwhile, it may have asked twice.
+            let Some(entry @ Entry::Unpacking) = self.entries.get_mut(&key) else { continue };
             self.clock += 1;
             *entry = match done.file.and_then(|file| reader.add_file(file.into())) {
-                Ok(file) => {
-                    Entry::Open(OpenFile { file, reads: 0, last_use: self.clock, checked: 0, is_unpacked: true })
-                }
+                Ok(file) => Entry::Open(OpenFile::new(file, 0, self.clock, true)),
                 Err(error) => Entry::Failed(error),
             };
         }
@@ -154,24 +162,31 @@ impl FileTable {
         dataset: &Dataset,
         number: FileNumber,
         wake: u64,
-        reader: &dyn Reader,
+        reader: &mut dyn Reader,
     ) -> Result<()> {
-        let Some(Entry::Open(open)) = self.entries.get_mut(&file_key(dataset, number)) else { return Ok(()) };
+        let key = file_key(dataset, number);
+        let Some(Entry::Open(open)) = self.entries.get_mut(&key) else { return Ok(()) };
         open.reads -= 1;
-        if open.checked == wake {
-            return Ok(());
+        let mut outcome = Ok(());
+        if open.checked != wake {
+            outcome = dataset.check_read(number, reader.file(open.file));
+            open.checked = if outcome.is_ok() { wake } else { 0 };
         }
-        dataset.check_read(number, reader.file(open.file))?;
-        open.checked = wake;
-        Ok(())
+        if open.is_closing && open.reads == 0 {
+            reader.remove_file(open.file);
+            self.entries.remove(&key);
+        }
+        outcome
     }
 
-    /// Closes the files of `dataset`, whose last stream has ended, except those with reads in flight.
+    /// Closes the files of `dataset`, whose last stream has ended; those with reads in flight after the last of them.
     pub(super) fn close_dataset(&mut self, dataset: &Arc<Dataset>, reader: &mut dyn Reader) {
-        let address = Arc::as_ptr(dataset).addr();
         self.entries.retain(|key, entry| match entry {
-            _ if key.0 != address => true,
-            Entry::Open(open) if open.reads > 0 => true,
+            _ if key.0 != dataset.number() => true,
+            Entry::Open(open) if open.reads > 0 => {
+                open.is_closing = true;
+                true
+            }
             Entry::Open(open) => {
                 reader.remove_file(open.file);
                 false
@@ -192,7 +207,6 @@ impl FileTable {
     }
 }
 
-/// Datasets are known by their address; the feeder, or the thread that unpacks, keeps every one alive that has an entry.
 fn file_key(dataset: &Dataset, number: FileNumber) -> FileKey {
-    (std::ptr::from_ref(dataset).addr(), number)
+    (dataset.number(), number)
 }

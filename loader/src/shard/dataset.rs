@@ -74,6 +74,7 @@ struct Shard {
 /// All samples of a list of shards: shard by shard, in the order of the members.
 #[derive(Debug)]
 pub struct Dataset {
+    number: u64,
     shards: Vec<Shard>,
     /// Per shard, the number of its first sample.
     first_samples: Vec<u64>,
@@ -141,7 +142,9 @@ impl Dataset {
         let is_watched = |shard: &Shard| shard.snapshot.as_ref().is_some_and(Snapshot::is_watched);
         let watched_end = shards.iter().rposition(is_watched).map_or(0, |last| last + 1);
         let unpack_folder = cache.map_or_else(std::env::temp_dir, Path::to_owned);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut dataset = Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             shards,
             first_samples,
             sample_count,
@@ -158,6 +161,11 @@ impl Dataset {
         dataset.notices.extend(dataset.repeated_shards());
         dataset.notices.extend(dataset.compressed_words());
         dataset
+    }
+
+    /// A number that no other dataset of this process ever had: an address comes again.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Samples of all shards.
