@@ -42,6 +42,8 @@ pub struct JpegDecoder {
 /// Our own way: memory and state, kept from image to image.
 #[derive(Default)]
 struct Engine {
+    /// The header of the image that is decoded.
+    frame: Option<Frame>,
     scan: Scan,
     row: McuRow,
     pixels: pixels::Rows,
@@ -170,7 +172,6 @@ impl JpegRows<'_> {
 struct OwnRows<'image> {
     engine: &'image mut Engine,
     bytes: &'image [u8],
-    frame: Frame,
     /// Rows of MCUs passed over before the first that is needed, rows that are needed, and rows behind them that libjpeg
     /// would have read.
     mcu_rows: [usize; 3],
@@ -190,16 +191,18 @@ impl<'image> OwnRows<'image> {
         let last = (region.top + region.height) as usize - 1;
         let read = frame.mcu_rows_read(last, reduction as usize, engine.pixels.looks_beside());
         let mcu_rows = [down.start, down.len(), read.saturating_sub(down.end)];
-        Self { engine, bytes, frame, mcu_rows, rows_done: 0 }
+        engine.frame = Some(frame);
+        Self { engine, bytes, mcu_rows, rows_done: 0 }
     }
 
     /// Decodes rows of MCUs until there are rows of pixels, or no more.
     fn prepare_strip(&mut self) -> Result<(), Anomaly> {
-        let Engine { scan, row, pixels, regions } = &mut *self.engine;
+        let Engine { frame, scan, row, pixels, regions } = &mut *self.engine;
+        let frame = frame.as_ref().expect("rows have a header");
         let [above, needed, below] = &mut self.mcu_rows;
         while !pixels.has_rows() && *needed > 0 {
             scan.skip_rows(self.bytes, std::mem::take(above))?;
-            scan.row(self.bytes, &self.frame, row)?;
+            scan.row(self.bytes, frame, row)?;
             *needed -= 1;
             if *needed == 0 {
                 scan.skip_rows(self.bytes, std::mem::take(below))?;
