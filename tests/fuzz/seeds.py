@@ -87,6 +87,18 @@ def main() -> None:
             saved(noise, "TIFF"),
             saved(noise.convert("P"), "GIF"),
         ],
+        # The whole of it, a part, and both reduced.
+        "jpeg": [
+            bytes(choice) + saved(picture, "JPEG", quality=quality, subsampling=subsampling, restart_marker_rows=restart)
+            for choice, quality, subsampling, restart in (
+                ((0, 0, 255, 255, 0), 80, 2, 0),
+                ((40, 90, 100, 128, 0), 95, 1, 1),
+                ((40, 90, 100, 128, 1), 30, 0, 0),
+                ((0, 128, 255, 64, 2), 75, 2, 1),
+                ((0, 0, 255, 255, 3), 75, 2, 0),
+            )
+            for picture in (noise, noise.convert("L"))
+        ],
     }
     for target, contents in seeds.items():
         folder = corpus / target
