@@ -5,6 +5,7 @@
 //! took. One branch, on the position in the block, finds all that is special: the end of the block, its last
 //! coefficient, and symbols that do not fit (3 %). Those are read one by one.
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::frame::NATURAL_ORDER;
@@ -17,8 +18,11 @@ const PASS_BITS: u32 = 12;
 /// Bits of a look-up of a code alone.
 const CODE_BITS: u32 = 9;
 
-/// Tables of a kind.
+/// Tables of DC codes that a file may have.
 const TABLES: usize = 4;
+
+/// AC tables that are kept: the usual ones among those of files that have their own.
+const AC_TABLES: usize = 8;
 
 /// In an entry for symbols: the bits that they take, up to bit 5, then flags, from bit 8 how far they advance. Special
 /// entries advance by [`SPECIAL`] in addition, out of the block.
@@ -33,7 +37,10 @@ const SPECIAL: u32 = 64 << ADVANCE_SHIFT;
 /// first is, it is a 0 at the next position, and the value of the second is 0.
 const FIRST_SHIFT: u32 = 15;
 const FIRST_MASK: u32 = 31;
+const FIRST_VALUE: u32 = 20;
+const SECOND_VALUE: u32 = 26;
 const VALUE_BITS: u32 = 6;
+const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
 
 /// Bits of the largest value that fits there.
 const SIZE_MAX: u32 = 5;
@@ -102,40 +109,35 @@ impl Codes {
             }
         }
     }
-
-    /// The symbol that `bits`, from the top, start with, and the length of its code.
-    fn search(&self, bits: u64) -> Option<(u8, u32)> {
-        self.lengths().find_map(|(length, first, index, count)| {
-            let offset = ((bits >> (64 - length)) as u32).wrapping_sub(first);
-            (offset < count).then(|| (self.symbols[index + offset as usize], length))
-        })
-    }
 }
 
-/// Codes, and what the next [`CODE_BITS`] bits start with: a symbol from bit 8, the bits of its code below; or 0.
+/// Codes alone.
 struct CodeTable {
+    /// For what the next [`CODE_BITS`] bits start with: the symbol from bit 8, and the bits of its code below; or 0.
     short: [u16; 1 << CODE_BITS],
+    /// For longer codes, by length: the first 16 bits that start with none of that length or less, and the index of a symbol
+    /// less its code.
+    limits: [(u32, usize); 17],
     codes: Option<Codes>,
 }
 
 impl Default for CodeTable {
     fn default() -> Self {
-        Self { short: [0; _], codes: None }
+        Self { short: [0; _], limits: [(0, 0); _], codes: None }
     }
 }
 
 impl CodeTable {
-    /// Makes it that of `codes`, unless it is.
-    fn set(&mut self, codes: &Codes) -> bool {
-        if self.codes.as_ref() == Some(codes) {
-            return false;
-        }
+    /// Makes it that of `codes`.
+    fn set(&mut self, codes: &Codes) {
         self.short.fill(0);
         codes.each_short(CODE_BITS, |symbol, bits, span| {
             self.short[span].fill(u16::from(symbol) << 8 | bits as u16);
         });
+        for (bits, first, index, count) in codes.lengths() {
+            self.limits[bits as usize] = ((first + count) << (16 - bits), index.wrapping_sub(first as usize));
+        }
         self.codes = Some(codes.clone());
-        true
     }
 
     /// Takes a code; returns its symbol.
@@ -153,42 +155,59 @@ impl CodeTable {
     #[cold]
     #[inline(never)]
     fn search(&self, bits: u64) -> Option<(u8, u32)> {
-        self.codes.as_ref()?.search(bits)
+        let next = (bits >> 48) as u32;
+        let length = (CODE_BITS as usize + 1..=16).find(|&length| next < self.limits[length].0)?;
+        let index = self.limits[length].1.wrapping_add((next >> (16 - length)) as usize);
+        let symbol = self.codes.as_ref()?.symbols.get(index)?;
+        Some((*symbol, length as u32))
     }
 }
 
-/// Tables of a file's codes. One that is the same as in the file before is kept.
+/// Tables of codes. Files share them, so several are kept.
 #[derive(Default)]
 pub struct Tables {
     dc: [CodeTable; TABLES],
-    ac: [AcTable; TABLES],
+    ac: [AcTable; AC_TABLES],
+    /// Counts requests for AC tables.
+    requests: u64,
 }
 
 struct AcTable {
     codes: CodeTable,
+    /// The last request for it.
+    requested: u64,
     keep: Box<[u32; 1 << KEEP_BITS]>,
     pass: Box<[u16; 1 << PASS_BITS]>,
 }
 
 impl Default for AcTable {
     fn default() -> Self {
-        Self { codes: CodeTable::default(), keep: Box::new([0; _]), pass: Box::new([0; _]) }
+        Self { codes: CodeTable::default(), requested: 0, keep: Box::new([0; _]), pass: Box::new([0; _]) }
     }
 }
 
 impl Tables {
     /// Makes DC table `index` that of `codes`.
     pub fn set_dc(&mut self, index: usize, codes: &Codes) {
-        self.dc[index].set(codes);
+        if self.dc[index].codes.as_ref() != Some(codes) {
+            self.dc[index].set(codes);
+        }
     }
 
-    /// Makes AC table `index` that of `codes`.
-    pub fn set_ac(&mut self, index: usize, codes: &Codes) {
-        let table = &mut self.ac[index];
-        if table.codes.set(codes) {
+    /// The index of an AC table of `codes`. It lives as long as no other [`AC_TABLES`] are asked for.
+    pub fn ac(&mut self, codes: &Codes) -> usize {
+        let known = self.ac.iter().position(|table| table.codes.codes.as_ref() == Some(codes));
+        let index = known.unwrap_or_else(|| {
+            let oldest = (0..AC_TABLES).min_by_key(|&index| self.ac[index].requested).expect("there are tables");
+            let table = &mut self.ac[oldest];
+            table.codes.set(codes);
             fill_keep(&mut table.keep, codes);
             fill_pass(&mut table.pass, codes);
-        }
+            oldest
+        });
+        self.requests += 1;
+        self.ac[index].requested = self.requests;
+        index
     }
 
     /// Decodes the difference of a DC coefficient.
@@ -301,47 +320,34 @@ fn set(block: &mut [i16; 64], position: u32, value: i16) {
 
 /// Fills a table for blocks that are kept.
 fn fill_keep(entries: &mut [u32; 1 << KEEP_BITS], codes: &Codes) {
-    // One symbol each: bits, flags, advance, and the value from bit 16.
-    let mut singles = [KEEP_SLOW; 1 << KEEP_BITS];
+    // A symbol alone, as an entry, and what it adds to the entry of a symbol before it.
+    let mut alone = [KEEP_SLOW; 1 << KEEP_BITS];
+    let mut added = [63; 1 << KEEP_BITS];
     codes.each_short(KEEP_BITS, |symbol, bits, span| {
         let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
-        let singles = &mut singles[span];
+        let (alone, added) = (&mut alone[span.clone()], &mut added[span]);
         if is_end(symbol) {
-            singles.fill(bits | END_OF_BLOCK | SPECIAL);
+            alone.fill(bits | END_OF_BLOCK | SPECIAL | 1 << FIRST_SHIFT);
+            added.fill(bits | END_OF_BLOCK | SPECIAL | 1 << SECOND_VALUE);
         } else if bits + size <= KEEP_BITS && size <= SIZE_MAX {
-            let span = singles.len() >> size;
-            for (value, singles) in (0..).zip(singles.chunks_exact_mut(span)) {
+            let span = alone.len() >> size;
+            let both = (bits + size) | (run + 1) << ADVANCE_SHIFT;
+            for (value, places) in (0..).zip((0..alone.len()).step_by(span)) {
                 let value = if size > 0 { extend(value, size) as u32 } else { 0 };
-                singles.fill((bits + size) | (run + 1) << ADVANCE_SHIFT | value << 16);
+                let first = (run + 1) << FIRST_SHIFT | (value & VALUE_MASK) << FIRST_VALUE;
+                alone[places..places + span].fill(both | first | value << SECOND_VALUE);
+                added[places..places + span].fill(both | value << SECOND_VALUE);
             }
         }
     });
-    let value = |single: u32| single >> 16 & ((1 << VALUE_BITS) - 1);
-    let advance = |single: u32| single >> ADVANCE_SHIFT & ADVANCE_MASK;
-    for (index, entry) in entries.iter_mut().enumerate() {
-        let first = singles[index];
+    for (index, (entry, &first)) in entries.iter_mut().zip(&alone).enumerate() {
         let bits = first & 63;
-        let second = singles[index << bits & (entries_mask(KEEP_BITS))];
-        let is_pair = second & SLOW == 0 && bits + (second & 63) <= KEEP_BITS;
-        *entry = if first & SLOW != 0 {
-            KEEP_SLOW
-        } else if first & END_OF_BLOCK != 0 {
-            first | 1 << FIRST_SHIFT
-        } else {
-            let one = bits | advance(first) << FIRST_SHIFT | value(first) << 20;
-            if !is_pair {
-                one | advance(first) << ADVANCE_SHIFT | value(first) << 26
-            } else if second & END_OF_BLOCK != 0 {
-                one + (second & 0xff) + (SPECIAL + (advance(first) << ADVANCE_SHIFT)) + (1 << 26)
-            } else {
-                one + (second & 63) + (advance(first) + advance(second) << ADVANCE_SHIFT) + (value(second) << 26)
-            }
-        };
+        let second = added[index << bits & ((1 << KEEP_BITS) - 1)];
+        let is_pair = (first & (SLOW | END_OF_BLOCK) == 0) & (bits + (second & 63) <= KEEP_BITS);
+        // The value of the first is no longer that of both.
+        let pair = (first & ((1 << SECOND_VALUE) - 1)).wrapping_add(second);
+        *entry = select_unpredictable(is_pair, pair, first);
     }
-}
-
-const fn entries_mask(bits: u32) -> usize {
-    (1 << bits) - 1
 }
 
 /// Fills a table for passing over blocks. What follows a symbol is an entry of a table for as many bits as it leaves, so

@@ -126,7 +126,8 @@ impl Scan {
         for (index, component) in frame.components[..frame.count].iter().enumerate() {
             let Component { h, v, dc_table, ac_table, .. } = *component;
             self.tables.set_dc(dc_table, frame.dc_codes[dc_table].as_ref().expect("an ordinary frame has its tables"));
-            self.tables.set_ac(ac_table, frame.ac_codes[ac_table].as_ref().expect("an ordinary frame has its tables"));
+            let codes = frame.ac_codes[ac_table].as_ref().expect("an ordinary frame has its tables");
+            let ac_table = self.tables.ac(codes);
             for block in 0..h * v {
                 let first = row.starts[index] + block / h * mcus.len() * h + block % h;
                 self.units[self.unit_count] = Unit { component: index, dc_table, ac_table, first, stride: h };
