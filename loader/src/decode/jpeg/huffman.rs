@@ -1,38 +1,53 @@
 //! Huffman codes and the blocks that they code (ITU-T T.81, annexes C and F).
 //!
-//! A table of AC codes has an entry for each of the next [`AC_BITS`] bits: how many of them a symbol takes together with
-//! the value behind it, how far it advances in the block, and that value. So most symbols cost one look-up, and the next
-//! look-up waits for nothing but the shift by that many bits. One branch, on the position, finds all that is special: the
-//! end of the block, its last coefficient, and symbols that are longer than a look-up (3 %), of which the entry still
-//! tells the code where that is short enough.
+//! A look-up takes as many whole symbols as fit in the next bits: where a block is kept, up to two, with the values behind
+//! them; where it is passed over, up to its end. The next look-up waits for nothing but the shift by the bits that they
+//! took. One branch, on the position in the block, finds all that is special: the end of the block, its last
+//! coefficient, and symbols that do not fit (3 %). Those are read one by one.
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use super::frame::NATURAL_ORDER;
 use super::segment::{Bits, WindowBytes};
 
-/// Bits of a look-up. More make tables that push other things out of the cache.
-const AC_BITS: u32 = 11;
+/// Bits of a look-up of symbols. More make tables that push other things out of the cache.
+const KEEP_BITS: u32 = 11;
+const PASS_BITS: u32 = 12;
 
-/// The same for the codes of DC differences, which come without their values.
-const DC_BITS: u32 = 9;
+/// Bits of a look-up of a code alone.
+const CODE_BITS: u32 = 9;
 
-/// Look-ups for which a refilled bit buffer has bits enough.
-const SYMBOLS_PER_REFILL: u32 = 56 / AC_BITS;
-
-/// Tables of a kind.
+/// Tables of DC codes that a file may have.
 const TABLES: usize = 4;
 
-/// In an entry of an AC table: bits taken up to bit 5, then flags, from bit 8 how far to advance, from bit 16 the value.
+/// AC tables that are kept: the usual ones among those of files that have their own.
+const AC_TABLES: usize = 8;
+
+/// In an entry for symbols: the bits that they take, up to bit 5, then flags, from bit 8 how far they advance. Special
+/// entries advance by [`SPECIAL`] in addition, out of the block.
 const SLOW: u32 = 1 << 6;
 const END_OF_BLOCK: u32 = 1 << 7;
 const ADVANCE_SHIFT: u32 = 8;
-const ADVANCE_MASK: u32 = 0xff;
-const VALUE_SHIFT: u32 = 16;
-
-/// How far a special entry advances: out of the block. Of a slow one the value is the symbol, and from bit 8 the bits of
-/// its code, 0 where that is longer than a look-up.
+const ADVANCE_MASK: u32 = 0x7f;
 const SPECIAL: u32 = 64 << ADVANCE_SHIFT;
+
+/// In an entry for symbols that are kept: from bit 15 how far the first advances, from bit 20 its value, from bit 26 the
+/// value of the second. If there is one alone, it is both; if the second is the end of the block, its value is 1; if the
+/// first is, it is a 0 at the next position, and the value of the second is 0.
+const FIRST_SHIFT: u32 = 15;
+const FIRST_MASK: u32 = 31;
+const FIRST_VALUE: u32 = 20;
+const SECOND_VALUE: u32 = 26;
+const VALUE_BITS: u32 = 6;
+const VALUE_MASK: u32 = (1 << VALUE_BITS) - 1;
+
+/// Bits of the largest value that fits there.
+const SIZE_MAX: u32 = 5;
+
+/// Entries in whose place no symbol fits.
+const KEEP_SLOW: u32 = SLOW | SPECIAL;
+const PASS_SLOW: u16 = (SLOW | SPECIAL) as u16;
 
 /// Last zig-zag position of a block.
 const LAST: u32 = 63;
@@ -94,114 +109,153 @@ impl Codes {
             }
         }
     }
+}
 
-    /// The symbol that `bits`, from the top, start with, and the length of its code.
-    fn search(&self, bits: u64) -> Option<(u8, u32)> {
-        self.lengths().find_map(|(length, first, index, count)| {
-            let offset = ((bits >> (64 - length)) as u32).wrapping_sub(first);
-            (offset < count).then(|| (self.symbols[index + offset as usize], length))
-        })
+/// Codes alone.
+struct CodeTable {
+    /// For what the next [`CODE_BITS`] bits start with: the symbol from bit 8, and the bits of its code below; or 0.
+    short: [u16; 1 << CODE_BITS],
+    /// For longer codes, by length: the first 16 bits that start with none of that length or less, and the index of a symbol
+    /// less its code.
+    limits: [(u32, usize); 17],
+    codes: Option<Codes>,
+}
+
+impl Default for CodeTable {
+    fn default() -> Self {
+        Self { short: [0; _], limits: [(0, 0); _], codes: None }
     }
 }
 
-/// Tables of a file's codes. One that is the same as in the file before is kept.
-pub struct Tables {
-    dc: Box<[[u16; 1 << DC_BITS]; TABLES]>,
-    dc_codes: [Option<Codes>; TABLES],
-    ac: Box<[[u32; 1 << AC_BITS]; TABLES]>,
-    ac_codes: [Option<Codes>; TABLES],
+impl CodeTable {
+    /// Makes it that of `codes`.
+    fn set(&mut self, codes: &Codes) {
+        self.short.fill(0);
+        codes.each_short(CODE_BITS, |symbol, bits, span| {
+            self.short[span].fill(u16::from(symbol) << 8 | bits as u16);
+        });
+        for (bits, first, index, count) in codes.lengths() {
+            self.limits[bits as usize] = ((first + count) << (16 - bits), index.wrapping_sub(first as usize));
+        }
+        self.codes = Some(codes.clone());
+    }
+
+    /// Takes a code; returns its symbol.
+    #[inline(always)]
+    fn take(&self, bits: &mut Bits) -> Result<u8, Anomaly> {
+        let entry = self.short[bits.peek::<CODE_BITS>()];
+        let (mut symbol, mut length) = ((entry >> 8) as u8, u32::from(entry & 0xff));
+        if length == 0 {
+            (symbol, length) = self.search(bits.all()).ok_or(Anomaly)?;
+        }
+        bits.take(length);
+        Ok(symbol)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(&self, bits: u64) -> Option<(u8, u32)> {
+        let next = (bits >> 48) as u32;
+        let length = (CODE_BITS as usize + 1..=16).find(|&length| next < self.limits[length].0)?;
+        let index = self.limits[length].1.wrapping_add((next >> (16 - length)) as usize);
+        let symbol = self.codes.as_ref()?.symbols.get(index)?;
+        Some((*symbol, length as u32))
+    }
 }
 
-impl Default for Tables {
+/// Tables of codes. Files share them, so several are kept.
+#[derive(Default)]
+pub struct Tables {
+    dc: [CodeTable; TABLES],
+    ac: [AcTable; AC_TABLES],
+    /// Counts requests for AC tables.
+    requests: u64,
+}
+
+struct AcTable {
+    codes: CodeTable,
+    /// The last request for it.
+    requested: u64,
+    keep: Box<[u32; 1 << KEEP_BITS]>,
+    pass: Box<[u16; 1 << PASS_BITS]>,
+}
+
+impl Default for AcTable {
     fn default() -> Self {
-        Self {
-            dc: Box::new([[0; _]; _]),
-            dc_codes: [const { None }; TABLES],
-            ac: Box::new([[0; _]; _]),
-            ac_codes: [const { None }; TABLES],
-        }
+        Self { codes: CodeTable::default(), requested: 0, keep: Box::new([0; _]), pass: Box::new([0; _]) }
     }
 }
 
 impl Tables {
     /// Makes DC table `index` that of `codes`.
     pub fn set_dc(&mut self, index: usize, codes: &Codes) {
-        if self.dc_codes[index].as_ref() == Some(codes) {
-            return;
+        if self.dc[index].codes.as_ref() != Some(codes) {
+            self.dc[index].set(codes);
         }
-        self.dc[index].fill(0);
-        codes.each_short(DC_BITS, |size, bits, span| {
-            self.dc[index][span].fill(bits as u16 | u16::from(size) << 8);
-        });
-        self.dc_codes[index] = Some(codes.clone());
     }
 
-    /// Makes AC table `index` that of `codes`.
-    pub fn set_ac(&mut self, index: usize, codes: &Codes) {
-        if self.ac_codes[index].as_ref() == Some(codes) {
-            return;
-        }
-        self.ac[index].fill(SLOW | SPECIAL);
-        codes.each_short(AC_BITS, |symbol, bits, span| fill(&mut self.ac[index][span], symbol, bits));
-        self.ac_codes[index] = Some(codes.clone());
+    /// The index of an AC table of `codes`. It lives as long as no other [`AC_TABLES`] are asked for.
+    pub fn ac(&mut self, codes: &Codes) -> usize {
+        let known = self.ac.iter().position(|table| table.codes.codes.as_ref() == Some(codes));
+        let index = known.unwrap_or_else(|| {
+            let oldest = (0..AC_TABLES).min_by_key(|&index| self.ac[index].requested).expect("there are tables");
+            let table = &mut self.ac[oldest];
+            table.codes.set(codes);
+            fill_keep(&mut table.keep, codes);
+            fill_pass(&mut table.pass, codes);
+            oldest
+        });
+        self.requests += 1;
+        self.ac[index].requested = self.requests;
+        index
     }
 
     /// Decodes the difference of a DC coefficient.
     #[inline(always)]
     pub fn dc(&self, table: usize, bits: &mut Bits, window: &WindowBytes) -> Result<i32, Anomaly> {
         bits.refill(window);
-        let entry = u32::from(self.dc[table][bits.peek::<DC_BITS>()]);
-        let (mut length, mut size) = (entry & 0xff, entry >> 8);
-        if length == 0 {
-            let (symbol, known) = search(self.dc_codes[table].as_ref(), bits.all()).ok_or(Anomaly)?;
-            (length, size) = (known, symbol.into());
-        }
-        bits.take(length);
-        Ok(bits.value(size))
+        let size = self.dc[table].take(bits)?;
+        Ok(bits.value(size.into()))
     }
 
     /// Decodes the AC coefficients of a block that is all zero. Returns the zig-zag positions up to its last coefficient.
     #[inline(always)]
-    pub fn ac(
+    pub fn keep_ac(
         &self,
         table: usize,
         bits: &mut Bits,
         window: &WindowBytes,
         block: &mut [i16; 64],
     ) -> Result<u8, Anomaly> {
-        let entries = &self.ac[table];
+        let AcTable { codes, keep, .. } = &self.ac[table];
         let mut position = 0;
         loop {
             bits.refill(window);
-            for _ in 0..SYMBOLS_PER_REFILL {
-                let entry = entries[bits.peek::<AC_BITS>()];
+            for _ in 0..56 / KEEP_BITS {
+                let entry = keep[bits.peek::<KEEP_BITS>()];
                 let next = position + (entry >> ADVANCE_SHIFT & ADVANCE_MASK);
+                let first = position + (entry >> FIRST_SHIFT & FIRST_MASK);
+                let values = [(entry << VALUE_BITS) as i32 >> (32 - VALUE_BITS), entry as i32 >> (32 - VALUE_BITS)];
                 if next < LAST {
                     bits.take(entry);
-                    set(block, next, (entry >> VALUE_SHIFT) as i16);
+                    set(block, first, values[0] as i16);
+                    set(block, next, values[1] as i16);
                     position = next;
                     continue;
                 }
                 if entry & END_OF_BLOCK != 0 {
-                    bits.take(entry);
-                    return Ok(position as u8 + 1);
-                }
-                if entry & SLOW == 0 {
-                    // The last coefficient, or one behind it.
-                    bits.take(entry);
-                    set(block, next, (entry >> VALUE_SHIFT) as i16);
-                    return if next == LAST { Ok(64) } else { Err(Anomaly) };
+                    let end = first + values[1] as u32;
+                    // Behind the last coefficient there is no end of the block.
+                    if end <= LAST {
+                        bits.take(entry);
+                        set(block, first, values[0] as i16);
+                        return Ok(end as u8);
+                    }
                 }
                 bits.refill(window);
-                let known = entry >> VALUE_SHIFT;
-                let (symbol, length) = if known != 0 {
-                    (known as u8, known >> 8)
-                } else {
-                    search(self.ac_codes[table].as_ref(), bits.all()).ok_or(Anomaly)?
-                };
-                bits.take(length);
+                let symbol = codes.take(bits)?;
                 let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
-                if size == 0 && run != 15 {
+                if is_end(symbol) {
                     return Ok(position as u8 + 1);
                 }
                 position += run + 1;
@@ -216,6 +270,45 @@ impl Tables {
             }
         }
     }
+
+    /// Passes over the AC coefficients of a block.
+    #[inline(always)]
+    pub fn pass_ac(&self, table: usize, bits: &mut Bits, window: &WindowBytes) -> Result<(), Anomaly> {
+        let AcTable { codes, pass, .. } = &self.ac[table];
+        let mut position = 0;
+        loop {
+            bits.refill(window);
+            for _ in 0..56 / PASS_BITS {
+                let entry = u32::from(pass[bits.peek::<PASS_BITS>()]);
+                let next = position + (entry >> ADVANCE_SHIFT);
+                if next < LAST {
+                    bits.take(entry);
+                    position = next;
+                    continue;
+                }
+                if entry & END_OF_BLOCK != 0 && next < 64 + LAST {
+                    bits.take(entry);
+                    return Ok(());
+                }
+                bits.refill(window);
+                let symbol = codes.take(bits)?;
+                if is_end(symbol) {
+                    return Ok(());
+                }
+                bits.take(u32::from(symbol & 15));
+                position += u32::from(symbol >> 4) + 1;
+                if position >= LAST {
+                    return if position == LAST { Ok(()) } else { Err(Anomaly) };
+                }
+                break;
+            }
+        }
+    }
+}
+
+/// Whether a symbol ends its block: libjpeg takes every run without a value so, but that of 16.
+fn is_end(symbol: u8) -> bool {
+    symbol & 15 == 0 && symbol != 0xf0
 }
 
 /// Sets the coefficient at a zig-zag position.
@@ -225,28 +318,65 @@ fn set(block: &mut [i16; 64], position: u32, value: i16) {
     block[usize::from(NATURAL_ORDER[(position & LAST) as usize] & 63)] = value;
 }
 
-#[cold]
-#[inline(never)]
-fn search(codes: Option<&Codes>, bits: u64) -> Option<(u8, u32)> {
-    codes?.search(bits)
+/// Fills a table for blocks that are kept.
+fn fill_keep(entries: &mut [u32; 1 << KEEP_BITS], codes: &Codes) {
+    // A symbol alone, as an entry, and what it adds to the entry of a symbol before it.
+    let mut alone = [KEEP_SLOW; 1 << KEEP_BITS];
+    let mut added = [63; 1 << KEEP_BITS];
+    codes.each_short(KEEP_BITS, |symbol, bits, span| {
+        let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
+        let (alone, added) = (&mut alone[span.clone()], &mut added[span]);
+        if is_end(symbol) {
+            alone.fill(bits | END_OF_BLOCK | SPECIAL | 1 << FIRST_SHIFT);
+            added.fill(bits | END_OF_BLOCK | SPECIAL | 1 << SECOND_VALUE);
+        } else if bits + size <= KEEP_BITS && size <= SIZE_MAX {
+            let span = alone.len() >> size;
+            let both = (bits + size) | (run + 1) << ADVANCE_SHIFT;
+            for (value, places) in (0..).zip((0..alone.len()).step_by(span)) {
+                let value = if size > 0 { extend(value, size) as u32 } else { 0 };
+                let first = (run + 1) << FIRST_SHIFT | (value & VALUE_MASK) << FIRST_VALUE;
+                alone[places..places + span].fill(both | first | value << SECOND_VALUE);
+                added[places..places + span].fill(both | value << SECOND_VALUE);
+            }
+        }
+    });
+    for (index, (entry, &first)) in entries.iter_mut().zip(&alone).enumerate() {
+        let bits = first & 63;
+        let second = added[index << bits & ((1 << KEEP_BITS) - 1)];
+        let is_pair = (first & (SLOW | END_OF_BLOCK) == 0) & (bits + (second & 63) <= KEEP_BITS);
+        // The value of the first is no longer that of both.
+        let pair = (first & ((1 << SECOND_VALUE) - 1)).wrapping_add(second);
+        *entry = select_unpredictable(is_pair, pair, first);
+    }
 }
 
-/// Fills the entries that start with the code of `symbol`, of `bits` bits.
-fn fill(entries: &mut [u32], symbol: u8, bits: u32) {
-    let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
-    let advance = (run + 1) << ADVANCE_SHIFT;
-    if size == 0 {
-        // libjpeg takes every run without a value, but that of 16, as the end of the block.
-        entries.fill(if run == 15 { bits | advance } else { bits | END_OF_BLOCK | SPECIAL });
-    } else if bits + size > AC_BITS {
-        entries.fill(SLOW | SPECIAL | (u32::from(symbol) | bits << 8) << VALUE_SHIFT);
-    } else {
-        let span = entries.len() >> size;
-        for (value, entries) in (0..).zip(entries.chunks_exact_mut(span)) {
-            let value = u32::from(extend(value, size) as u16) << VALUE_SHIFT;
-            entries.fill((bits + size) | advance | value);
-        }
+/// Fills a table for passing over blocks. What follows a symbol is an entry of a table for as many bits as it leaves, so
+/// tables are made for 0, 1, … bits, each from those before it.
+fn fill_pass(entries: &mut [u16; 1 << PASS_BITS], codes: &Codes) {
+    // That for `count` bits starts at its number of entries.
+    let mut tables = [PASS_SLOW; 2 << PASS_BITS];
+    for count in 1..=PASS_BITS {
+        let (before, table) = tables.split_at_mut(1 << count);
+        codes.each_short(count, |symbol, bits, span| {
+            let (run, size) = (u16::from(symbol >> 4), u32::from(symbol & 15));
+            let table = &mut table[span];
+            if is_end(symbol) {
+                table.fill(bits as u16 | (END_OF_BLOCK | SPECIAL) as u16);
+            } else if let Some(left) = count.checked_sub(bits + size) {
+                let symbol = (bits + size) as u16 | (run + 1) << ADVANCE_SHIFT;
+                let follows = &before[1 << left..2 << left];
+                for table in table.chunks_exact_mut(follows.len()) {
+                    for (entry, &next) in table.iter_mut().zip(follows) {
+                        // Not if nothing fits, or if they cannot be of one block.
+                        let both = next + symbol;
+                        let is_one = next == PASS_SLOW || both & (63 << ADVANCE_SHIFT) < symbol & (63 << ADVANCE_SHIFT);
+                        *entry = if is_one { symbol } else { both };
+                    }
+                }
+            }
+        });
     }
+    entries.copy_from_slice(&tables[1 << PASS_BITS..]);
 }
 
 /// The value that `size` bits mean (T.81, F.2.2.1).

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::frame::{Component, Frame};
 use super::huffman::{Anomaly, Tables};
-use super::segment::{Position, Segment, Window};
+use super::segment::{Bits, Position, Segment, Window, WindowBytes};
 
 /// Coefficients of a block.
 const BLOCK: usize = 64;
@@ -99,8 +99,6 @@ pub struct Scan {
     restart_number: u8,
     /// DC of the last block of each component.
     predictions: [i32; 3],
-    /// Where blocks go that are not kept.
-    passed: [i16; BLOCK],
 }
 
 impl Default for Scan {
@@ -116,7 +114,6 @@ impl Default for Scan {
             restart_left: 0,
             restart_number: 0,
             predictions: [0; 3],
-            passed: [0; BLOCK],
         }
     }
 }
@@ -129,7 +126,8 @@ impl Scan {
         for (index, component) in frame.components[..frame.count].iter().enumerate() {
             let Component { h, v, dc_table, ac_table, .. } = *component;
             self.tables.set_dc(dc_table, frame.dc_codes[dc_table].as_ref().expect("an ordinary frame has its tables"));
-            self.tables.set_ac(ac_table, frame.ac_codes[ac_table].as_ref().expect("an ordinary frame has its tables"));
+            let codes = frame.ac_codes[ac_table].as_ref().expect("an ordinary frame has its tables");
+            let ac_table = self.tables.ac(codes);
             for block in 0..h * v {
                 let first = row.starts[index] + block / h * mcus.len() * h + block % h;
                 self.units[self.unit_count] = Unit { component: index, dc_table, ac_table, first, stride: h };
@@ -169,9 +167,9 @@ impl Scan {
             }
             // Those before, among, and behind the columns that are kept.
             let [left, right] = [kept.start.clamp(start, end), kept.end.clamp(start, end)];
-            self.mcus(file, left - start, None)?;
-            self.mcus(file, right - left, Some((left - kept.start.min(left), row)))?;
-            self.mcus(file, end - right.max(left), None)?;
+            self.pass_mcus(file, left - start)?;
+            self.keep_mcus(file, right - left, left.saturating_sub(kept.start), row)?;
+            self.pass_mcus(file, end - right)?;
             start = end;
         }
         Ok(())
@@ -189,15 +187,34 @@ impl Scan {
         Ok(())
     }
 
-    /// The next `count` MCUs of a segment; they go to `row`, from an MCU on, or nowhere.
-    fn mcus(&mut self, file: &[u8], count: usize, row: Option<(usize, &mut McuRow)>) -> Result<(), Anomaly> {
+    /// The next `count` MCUs of a segment go to `row`, from MCU `first` on.
+    fn keep_mcus(&mut self, file: &[u8], count: usize, first: usize, row: &mut McuRow) -> Result<(), Anomaly> {
+        self.mcus(file, first..first + count, |tables, unit, mcu, dc, bits, window| {
+            let place = unit.first + mcu * unit.stride;
+            let (block, end) = (&mut row.blocks[place], &mut row.ends[place]);
+            block[0] = dc;
+            *end = tables.keep_ac(unit.ac_table, bits, window, block)?;
+            Ok(())
+        })
+    }
+
+    /// The next `count` MCUs of a segment go nowhere.
+    fn pass_mcus(&mut self, file: &[u8], count: usize) -> Result<(), Anomaly> {
+        self.mcus(file, 0..count, |tables, unit, _, _, bits, window| tables.pass_ac(unit.ac_table, bits, window))
+    }
+
+    /// The next MCUs of a segment: calls `block` for each of their blocks, with its number and its DC coefficient, to read the
+    /// others.
+    #[inline(always)]
+    fn mcus(
+        &mut self,
+        file: &[u8],
+        numbers: Range<usize>,
+        mut block: impl FnMut(&Tables, &Unit, usize, i16, &mut Bits, &WindowBytes) -> Result<(), Anomaly>,
+    ) -> Result<(), Anomaly> {
         let mut segment = Segment::new(file, &mut self.window, self.position);
         let mut bits = segment.position.bits;
-        let (mut mcu, mut blocks, mut ends): (_, &mut [_], &mut [_]) = (0, &mut [], &mut []);
-        if let Some((first, row)) = row {
-            (mcu, blocks, ends) = (first, &mut row.blocks, &mut row.ends);
-        }
-        for mcu in mcu..mcu + count {
+        for mcu in numbers {
             for unit in &self.units[..self.unit_count] {
                 if !segment.has_block(bits) {
                     segment.position.bits = bits;
@@ -209,14 +226,8 @@ impl Scan {
                 let window = segment.window();
                 let prediction = &mut self.predictions[unit.component];
                 *prediction += self.tables.dc(unit.dc_table, &mut bits, window)?;
-                let first = i16::try_from(*prediction).map_err(|_| Anomaly)?;
-                let place = unit.first + mcu * unit.stride;
-                let (block, end) = match (blocks.get_mut(place), ends.get_mut(place)) {
-                    (Some(block), Some(end)) => (block, end),
-                    _ => (&mut self.passed, &mut 0),
-                };
-                block[0] = first;
-                *end = self.tables.ac(unit.ac_table, &mut bits, window, block)?;
+                let dc = i16::try_from(*prediction).map_err(|_| Anomaly)?;
+                block(&self.tables, unit, mcu, dc, &mut bits, window)?;
             }
         }
         segment.position.bits = bits;
