@@ -79,7 +79,7 @@ impl Sketch {
         let tokens = self.tokens(&mut numbers);
         let codes = self.codes(&tokens, &mut numbers);
         for (table, (lengths, symbols)) in codes.iter().enumerate() {
-            let kind = (table as u8 / 2) << 4 | table as u8 % 2;
+            let kind = ((table as u8 / 2) << 4) | (table as u8 % 2);
             segment(&mut file, 0xc4, &[&[kind], &lengths[..], symbols].concat());
         }
         let mut body = vec![components];
