@@ -3,8 +3,9 @@
 //! Unit: one iteration is every photo of the set once; criterion's element rate is photos a second. The photos are those of
 //! `FEEDLINE_PHOTOS` (its folder `small`, then `large`), else the generated ones of `tests/data/images`; their bytes are
 //! in memory. Time is the thread's CPU time, so that a neighbour on the machine matters little. Each photo gets its own
-//! RandomResizedCrop box to 224x224, the same in every benchmark. `entropy` is what libjpeg cannot do without: the codes
-//! of all rows down to the end of the box, of which nothing is transformed. Leaves out: reading, and the copy into a slot.
+//! RandomResizedCrop box to 224x224, the same in every benchmark. `entropy` is what no decoder can do without: the
+//! codes of all rows down to the end of the box, of which nothing is transformed. Names that end in `libjpeg` leave every
+//! JPEG to libjpeg-turbo; the others decode ordinary ones themselves. Leaves out: reading, and the copy into a slot.
 
 mod thread_time;
 
@@ -135,14 +136,17 @@ fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
     let mut group = criterion.benchmark_group("photos");
     group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
 
-    group.bench_function("decode_whole", |bencher| {
-        bencher.iter(|| {
-            for photo in &photos {
-                black_box(decode(&mut decoder, photo, Region::whole(photo.size.0, photo.size.1)));
-            }
+    let mut library = Decoder::of_library().expect("a decoder");
+    for (name, decoder) in [("decode_whole", &mut decoder), ("decode_whole_libjpeg", &mut library)] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                for photo in &photos {
+                    black_box(decode(decoder, photo, Region::whole(photo.size.0, photo.size.1)));
+                }
+            });
         });
-    });
-    decode_boxes(&mut group, &mut decoder, &photos);
+    }
+    decode_boxes(&mut group, [&mut decoder, &mut library], &photos);
 
     let boxes: Vec<Vec<u8>> = photos.iter().map(|photo| box_pixels(&mut decoder, photo)).collect();
     let mut output = vec![0; (SIDE * SIDE * 3) as usize];
@@ -185,27 +189,29 @@ fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
 
 type Group<'a> = BenchmarkGroup<'a, ThreadTime>;
 
-/// The boxes in each mode, and what of it is entropy decoding.
-fn decode_boxes(group: &mut Group<'_>, decoder: &mut Decoder, photos: &[Photo]) {
-    group.bench_function("entropy", |bencher| {
-        bencher.iter(|| {
-            for photo in photos {
-                black_box(decode(decoder, photo, last_pixel(photo)));
-            }
-        });
-    });
-    for (name, mode) in [
-        ("decode_box", DecodeMode::Exact),
-        ("decode_box_scaled", DecodeMode::Scaled),
-        ("decode_box_fast", DecodeMode::Fast),
-    ] {
-        group.bench_function(name, |bencher| {
+/// The boxes in each mode, and what of it is entropy decoding; by us and by libjpeg alone.
+fn decode_boxes(group: &mut Group<'_>, decoders: [&mut Decoder; 2], photos: &[Photo]) {
+    for (decoder, by) in decoders.into_iter().zip(["", "_libjpeg"]) {
+        group.bench_function(format!("entropy{by}"), |bencher| {
             bencher.iter(|| {
                 for photo in photos {
-                    black_box(decode_box(decoder, photo, mode));
+                    black_box(decode(decoder, photo, last_pixel(photo)));
                 }
             });
         });
+        for (name, mode) in [
+            ("decode_box", DecodeMode::Exact),
+            ("decode_box_scaled", DecodeMode::Scaled),
+            ("decode_box_fast", DecodeMode::Fast),
+        ] {
+            group.bench_function(format!("{name}{by}"), |bencher| {
+                bencher.iter(|| {
+                    for photo in photos {
+                        black_box(decode_box(decoder, photo, mode));
+                    }
+                });
+            });
+        }
     }
 }
 
@@ -237,7 +243,8 @@ fn large(criterion: &mut Criterion<ThreadTime>) {
     }
     let mut group = criterion.benchmark_group("large_photos");
     group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
-    decode_boxes(&mut group, &mut decoder, &photos);
+    let mut library = Decoder::of_library().expect("a decoder");
+    decode_boxes(&mut group, [&mut decoder, &mut library], &photos);
     rows_in_modes(&mut group, &photos);
     group.finish();
 }

@@ -75,6 +75,13 @@ def main() -> None:
         "wrapped": [pickle.dumps(value, protocol) for value in values for protocol in range(6)]
         + [msgpack.packb((b"image", 3)), bytes([8, 3, 16, 2, 24, 4, 34, 24, *range(24), 40, 5])],
         "pattern": [b"s-{000..010}.tar", b"{a,b{1..3}}x", b"*.[!a-c]?\nx.dz"],
+        "jpeg": [
+            choice + saved(noise, "JPEG", quality=quality, subsampling=subsampling, **options)
+            for choice, quality in ((b"\0\0\xff\xff\0", 30), (b"\x50\x40\xb0\x90\0", 90), (b"\0\0\xff\xff\x05", 75))
+            for subsampling in (0, 1, 2)
+            for options in ({}, {"optimize": True}, {"restart_marker_blocks": 2}, {"restart_marker_rows": 1})
+        ]
+        + [b"\0\0\xff\xff\0" + saved(noise.convert("L"), "JPEG"), b"\0\0\xff\xff\0" + saved(noise, "JPEG", keep_rgb=True)],
         "image": [
             saved(noise, "JPEG", quality=80, subsampling=2),
             saved(noise, "JPEG", progressive=True),
@@ -86,18 +93,6 @@ def main() -> None:
             saved(noise, "BMP"),
             saved(noise, "TIFF"),
             saved(noise.convert("P"), "GIF"),
-        ],
-        # The whole of it, a part, and both reduced.
-        "jpeg": [
-            bytes(choice) + saved(picture, "JPEG", quality=quality, subsampling=subsampling, restart_marker_rows=restart)
-            for choice, quality, subsampling, restart in (
-                ((0, 0, 255, 255, 0), 80, 2, 0),
-                ((40, 90, 100, 128, 0), 95, 1, 1),
-                ((40, 90, 100, 128, 1), 30, 0, 0),
-                ((0, 128, 255, 64, 2), 75, 2, 1),
-                ((0, 0, 255, 255, 3), 75, 2, 0),
-            )
-            for picture in (noise, noise.convert("L"))
         ],
     }
     for target, contents in seeds.items():

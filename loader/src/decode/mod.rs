@@ -108,8 +108,16 @@ struct Turning {
 impl Decoder {
     /// A decoder without an image.
     pub fn new() -> Result<Self> {
-        let (jpeg, whole) = (jpeg::JpegDecoder::new()?, whole::WholeDecoder::default());
-        Ok(Self { jpeg, whole, turning: Turning::default(), was_jpeg: false })
+        Ok(Self::with(jpeg::JpegDecoder::new()?))
+    }
+
+    /// One that leaves every JPEG to libjpeg-turbo, to compare with.
+    pub fn of_library() -> Result<Self> {
+        Ok(Self::with(jpeg::JpegDecoder::of_library()?))
+    }
+
+    fn with(jpeg: jpeg::JpegDecoder) -> Self {
+        Self { jpeg, whole: whole::WholeDecoder::default(), turning: Turning::default(), was_jpeg: false }
     }
 
     /// [`Decoder::open_with`] the usual choices.

@@ -88,6 +88,12 @@ impl Codes {
         })
     }
 
+    /// How many codes there are of each length, and their meanings.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> ([u8; 16], Vec<u8>) {
+        (self.lengths, self.symbols[..self.count()].to_vec())
+    }
+
     /// How many codes there are.
     fn count(&self) -> usize {
         self.lengths.iter().map(|&count| usize::from(count)).sum()

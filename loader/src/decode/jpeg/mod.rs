@@ -23,6 +23,8 @@ pub mod segment;
 #[cfg(test)]
 mod tests;
 mod turbo;
+#[cfg(test)]
+mod writer;
 
 use super::orientation::Orientation;
 use super::{Region, Strip};
@@ -42,7 +44,7 @@ pub struct JpegDecoder {
 /// Our own way: memory and state, kept from image to image.
 #[derive(Default)]
 struct Engine {
-    /// The header of the image that is decoded.
+    /// The last header.
     frame: Option<Frame>,
     scan: Scan,
     row: McuRow,
@@ -122,12 +124,7 @@ impl<'image> JpegImage<'image> {
     /// Starts decoding `region`, which lies within the image reduced by `reduction`.
     pub fn region(self, region: Region, reduction: u32) -> Result<JpegRows<'image>, SampleFault> {
         let Self { turbo, bytes, engine } = self;
-        let own = engine.and_then(|engine| {
-            let frame = Frame::parse(bytes)?;
-            let (width, height) = turbo.size();
-            let is_same = (frame.width, frame.height) == (width as usize, height as usize);
-            is_same.then(|| OwnRows::start(engine, bytes, frame, region, reduction))
-        });
+        let own = engine.and_then(|engine| OwnRows::start(engine, bytes, turbo.size(), region, reduction));
         let way = match own {
             Some(own) => Way::Own(own, Some(turbo)),
             None => Way::Turbo(turbo.region(region, reduction)?),
@@ -179,26 +176,30 @@ struct OwnRows<'image> {
 }
 
 impl<'image> OwnRows<'image> {
+    /// Starts with a region of the image, which libjpeg takes as one of `size`, if it is an ordinary one.
     fn start(
         engine: &'image mut Engine,
         bytes: &'image [u8],
-        frame: Frame,
+        size: (u32, u32),
         region: Region,
         reduction: u32,
-    ) -> OwnRows<'image> {
-        let (down, across) = engine.pixels.start(&frame, region, reduction);
-        engine.scan.start(&frame, across, &mut engine.row);
+    ) -> Option<Self> {
+        let frame = &*engine.frame.insert(Frame::parse(bytes)?);
+        if (frame.width, frame.height) != (size.0 as usize, size.1 as usize) {
+            return None;
+        }
+        let (down, across) = engine.pixels.start(frame, region, reduction);
+        engine.scan.start(frame, across, &mut engine.row);
         let last = (region.top + region.height) as usize - 1;
         let read = frame.mcu_rows_read(last, reduction as usize, engine.pixels.looks_beside());
         let mcu_rows = [down.start, down.len(), read.saturating_sub(down.end)];
-        engine.frame = Some(frame);
-        Self { engine, bytes, mcu_rows, rows_done: 0 }
+        Some(Self { engine, bytes, mcu_rows, rows_done: 0 })
     }
 
     /// Decodes rows of MCUs until there are rows of pixels, or no more.
     fn prepare_strip(&mut self) -> Result<(), Anomaly> {
         let Engine { frame, scan, row, pixels, regions } = &mut *self.engine;
-        let frame = frame.as_ref().expect("rows have a header");
+        let frame = frame.as_ref().expect("decoding has started");
         let [above, needed, below] = &mut self.mcu_rows;
         while !pixels.has_rows() && *needed > 0 {
             scan.skip_rows(self.bytes, std::mem::take(above))?;

@@ -85,6 +85,7 @@ struct Unit {
 }
 
 /// Decodes the scans of one file after the other.
+#[derive(Default)]
 pub struct Scan {
     tables: Tables,
     window: Window,
@@ -99,23 +100,6 @@ pub struct Scan {
     restart_number: u8,
     /// DC of the last block of each component.
     predictions: [i32; 3],
-}
-
-impl Default for Scan {
-    fn default() -> Self {
-        Self {
-            tables: Tables::default(),
-            window: Window::default(),
-            position: Position::default(),
-            units: Default::default(),
-            unit_count: 0,
-            mcus_across: 0,
-            restart_interval: 0,
-            restart_left: 0,
-            restart_number: 0,
-            predictions: [0; 3],
-        }
-    }
 }
 
 impl Scan {
