@@ -390,3 +390,41 @@ fn extend(bits: u32, size: u32) -> i32 {
     let is_negative = bits < 1 << (size - 1);
     bits as i32 - if is_negative { (1 << size) - 1 } else { 0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths as counts of codes of 1, 2, … bits; what the next 16 bits mean, with the bits of the code, 0 for nothing.
+    fn check(counts: &[u8], symbols: &[u8], expected: Option<&[(u16, u8, u32)]>) {
+        let mut lengths = [0; 16];
+        lengths[..counts.len()].copy_from_slice(counts);
+        let codes = Codes::new(lengths, symbols);
+        assert_eq!(codes.is_some(), expected.is_some(), "{counts:?}");
+        for (next, symbol, length) in expected.unwrap_or_default() {
+            let mut table = CodeTable::default();
+            table.set(codes.as_ref().expect("checked before"));
+            let bits = u64::from(*next) << 48;
+            let entry = table.short[(bits >> (64 - CODE_BITS)) as usize];
+            let found = match entry {
+                0 => table.search(bits),
+                _ => Some(((entry >> 8) as u8, u32::from(entry & 0xff))),
+            };
+            assert_eq!(found, (*length > 0).then_some((*symbol, *length)), "{counts:?}, {next:#b}");
+        }
+    }
+
+    #[test]
+    fn codes_are_those_that_can_be() {
+        check(&[1, 1], &[7, 8], Some(&[(0, 7, 1), (0b10 << 14, 8, 2), (0b11 << 14, 0, 0)]));
+        // No code is all ones.
+        check(&[2], &[7, 8], None);
+        check(&[1, 2], &[7, 8, 9], None);
+        check(&[1, 1], &[7], None);
+        check(&[1, 1], &[7, 8, 9], None);
+        check(&[0; 16], &[], Some(&[(0, 0, 0), (0xffff, 0, 0)]));
+        let symbols: Vec<u8> = (0..16).collect();
+        let found = [(0xfffe, 15, 16), (0xfffc, 14, 15), (0xffff, 0, 0), (0xff00, 8, 9), (0xff80, 9, 10)];
+        check(&[1; 16], &symbols, Some(&found));
+    }
+}

@@ -210,3 +210,76 @@ fn unstuff(source: &[u8], target: &mut [u8]) -> (usize, usize, bool) {
     }
     (taken, written, false)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `bytes` as a segment, after which comes `marker`.
+    fn stuffed(bytes: &[u8], marker: &[u8]) -> Vec<u8> {
+        let mut file: Vec<u8> =
+            bytes.iter().flat_map(|&byte| [byte, 0].into_iter().take(1 + usize::from(byte == 0xff))).collect();
+        file.extend_from_slice(marker);
+        file
+    }
+
+    /// Reads `count` bytes.
+    fn read(segment: &mut Segment<'_>, count: usize) -> Vec<u8> {
+        let mut bits = segment.position.bits;
+        let bytes = (0..count)
+            .map(|_| {
+                while !segment.has_block(bits) {
+                    segment.position.bits = bits;
+                    assert!(segment.advance(), "there is more");
+                    bits = segment.position.bits;
+                }
+                bits.refill(segment.window());
+                let byte = bits.peek::<8>() as u8;
+                bits.take(8);
+                byte
+            })
+            .collect();
+        segment.position.bits = bits;
+        bytes
+    }
+
+    /// Bytes of which many are 0xff.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![4 => any::<u8>(), 1 => Just(0xff)];
+        prop_oneof![prop::collection::vec(byte.clone(), 0..40), prop::collection::vec(byte, 8000..9000)]
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_come_out_as_they_went_in(first in bytes(), second in bytes(), number in 0u8..8) {
+            let file = [stuffed(&first, &[0xff, 0xd0 + number]), stuffed(&second, &[0xff, 0xd9])].concat();
+            let mut window = Window::default();
+            let mut segment = Segment::new(&file, &mut window, Position::at(0));
+            prop_assert_eq!(read(&mut segment, first.len()), first);
+            prop_assert!(!segment.is_overrun());
+            prop_assert!(segment.restart(number));
+            prop_assert_eq!(read(&mut segment, second.len()), second);
+            prop_assert!(!segment.is_overrun());
+            read(&mut segment, 1);
+            prop_assert!(segment.is_overrun());
+        }
+
+        #[test]
+        fn a_restart_is_where_it_belongs(bytes in bytes(), left in 0usize..4, number in 0u8..8, wrong in 1u8..8) {
+            let left = left.min(bytes.len());
+            let restarts = |file: &[u8], number: u8| {
+                let mut window = Window::default();
+                let mut segment = Segment::new(file, &mut window, Position::at(0));
+                read(&mut segment, bytes.len() - left);
+                segment.restart(number)
+            };
+            let file = stuffed(&bytes, &[0xff, 0xd0 + number, 1, 2, 3]);
+            prop_assert_eq!(restarts(&file, number), left == 0);
+            prop_assert!(!restarts(&file, (number + wrong) % 8));
+            prop_assert!(!restarts(&stuffed(&bytes, &[]), number));
+            prop_assert!(!restarts(&stuffed(&bytes, &[0xff, 0xd9]), number));
+        }
+    }
+}
