@@ -9,9 +9,9 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use feedline_loader::augment::operation::{Operation, OperationMemory, Warp};
 use feedline_loader::augment::plan::{self, Sample};
-use feedline_loader::augment::resize::Path;
 use feedline_loader::augment::{Draw, finish, finish::Finish, warp};
 use feedline_loader::spec::{FloatType, Interpolation, PixelLayout, Resampling, Transform, WarpSpec};
+use feedline_loader::sys::simd::Path;
 
 const SIDE: u32 = 224;
 

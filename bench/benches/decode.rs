@@ -16,10 +16,11 @@ use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterio
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use feedline_loader::augment::geometry::Stage;
-use feedline_loader::augment::resize::{Path as ResizePath, Resampler, Target};
+use feedline_loader::augment::resize::{Resampler, Target};
 use feedline_loader::augment::{Draw, ImageRecipe, ImageWorker};
 use feedline_loader::decode::{Decoder, Region, STRIP_SLACK, Strips};
 use feedline_loader::spec::{DecodeMode, DecodeSpec, ImageSpec, PixelLayout, Resampling, Transform};
+use feedline_loader::sys::simd;
 use thread_time::ThreadTime;
 
 const PIXELS_MAX: u64 = 1 << 28;
@@ -152,7 +153,7 @@ fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
     let mut output = vec![0; (SIDE * SIDE * 3) as usize];
     let layouts = [("resize_box", PixelLayout::Nhwc), ("resize_box_nchw", PixelLayout::Nchw)];
     for (name, layout) in layouts {
-        let mut resampler = Resampler::new(ResizePath::best());
+        let mut resampler = Resampler::new(simd::Path::best());
         group.bench_function(name, |bencher| {
             bencher.iter(|| {
                 for (photo, pixels) in photos.iter().zip(&boxes) {

@@ -11,9 +11,10 @@ mod thread_time;
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use feedline_loader::decode::jpeg::pixels::colour;
 use feedline_loader::decode::jpeg::pixels::idct::{self, Dequantiser};
 use feedline_loader::decode::jpeg::pixels::upsample::{self, Sources, Upsampling};
-use feedline_loader::decode::jpeg::pixels::{Path, colour};
+use feedline_loader::sys::simd::Path;
 use thread_time::ThreadTime;
 
 /// Blocks of a row, and pixels of one.

@@ -13,8 +13,8 @@ use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, Resampling, ResizeTo, Tran
 use super::geometry::{Stage, Window};
 use super::philox::{below, philox4x64};
 use super::plan::{self, Sample, Step};
-use super::resize::Path;
 use super::{Draw, ImageRecipe, ImageWorker};
+use crate::sys::simd::Path;
 
 const PIXELS_MAX: u64 = 1 << 26;
 

@@ -28,12 +28,13 @@ use crate::decode::{Decoder, Reduction, Region, STRIP_SLACK, Strips};
 use crate::error::{Error, Result, SampleFault};
 use crate::spec::{DecodeSpec, FloatType, ImageSpec, PixelLayout, Resampling, Transform};
 
+use crate::sys::simd::Path;
 use finish::Finish;
 use geometry::Stage;
 use operation::OperationMemory;
 pub use philox::Draw;
 use plan::{Sample, Step};
-use resize::{Path, Resampler, Target};
+use resize::{Resampler, Target};
 
 /// Longest side of an output.
 pub const OUTPUT_SIDE_MAX: u32 = 1 << 14;

@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::filter::{self, FilterMemory};
 use super::geometry::{Window, border};
 use super::philox::OperationStream;
-use super::resize::Path;
 use super::{colour, warp};
 use crate::spec::{Channels, Interpolation, PaddingMode};
+use crate::sys::simd::Path;
 use crate::sys::simd::to_byte;
 
 /// One operation on an RGB image.

@@ -8,42 +8,12 @@
 use crate::decode::{Reduction, Region, STRIP_ROWS, Strips};
 use crate::error::{FaultClass, SampleFault};
 use crate::spec::PixelLayout;
+use crate::sys::simd::Path;
 #[cfg(target_arch = "x86_64")]
-use crate::sys::{simd, simd_resize};
+use crate::sys::simd_resize;
 
 use super::axis::{Axis, Span, WEIGHT_BITS, WeightPair};
 use super::geometry::{Stage, Window};
-
-/// How the passes are computed; the result is the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
-    /// Plain integer code.
-    Portable,
-    /// AVX2.
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-}
-
-impl Path {
-    /// The fastest that this processor has.
-    pub fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if simd_resize::is_supported() {
-            return Self::Avx2;
-        }
-        Self::Portable
-    }
-
-    /// Runs code that is compiled for this path: `kernel` and what it calls should be inlined.
-    #[inline(always)]
-    pub fn run<R>(self, kernel: impl FnOnce() -> R) -> R {
-        match self {
-            Self::Portable => kernel(),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => simd::with_avx2(kernel),
-        }
-    }
-}
 
 /// Slack at the end of a ring row: a vector pass may write so much past the last output.
 const ROW_SLACK: usize = 32;

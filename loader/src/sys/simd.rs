@@ -6,15 +6,52 @@
 
 #![expect(unsafe_code, reason = "target features, and conversions whose range was checked")]
 
+/// How work on pixels is computed; the result is the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Plain integer code.
+    Portable,
+    /// AVX2.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Path {
+    /// The fastest that this processor has.
+    pub fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            return Self::Avx2;
+        }
+        Self::Portable
+    }
+
+    /// Runs code that is compiled for this path: `kernel` and what it calls should be inlined.
+    #[inline(always)]
+    pub fn run<R>(self, kernel: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Portable => kernel(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => with_avx2(kernel),
+        }
+    }
+}
+
+/// Whether this processor has AVX2.
+#[cfg(target_arch = "x86_64")]
+pub fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
 /// Runs `kernel`, compiled with AVX2 as far as it is inlined here.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub fn with_avx2<R>(kernel: impl FnOnce() -> R) -> R {
+fn with_avx2<R>(kernel: impl FnOnce() -> R) -> R {
     #[target_feature(enable = "avx2")]
     fn compiled<R>(kernel: impl FnOnce() -> R) -> R {
         kernel()
     }
-    assert!(is_x86_feature_detected!("avx2"), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     // SAFETY: AVX2 is there, by the assert.
     unsafe { compiled(kernel) }
 }

@@ -8,17 +8,13 @@
 
 use std::arch::x86_64::*;
 
+use super::simd::has_avx2;
 use crate::augment::axis::{OUTPUT_GROUP, SPLIT_BITS, WEIGHT_BITS, WeightPair};
 
 const ROUND: i32 = 1 << (WEIGHT_BITS - 1);
 
 /// Bytes past the last source pixel that the horizontal pass may read, and past the last output that it may write.
 pub const PASS_SLACK: usize = 16;
-
-/// Whether this processor has what the functions here need.
-pub fn is_supported() -> bool {
-    is_x86_feature_detected!("avx2")
-}
 
 /// What the horizontal pass does to each row.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +35,7 @@ type VerticalPass = unsafe fn(&[WeightPair], &[[usize; 2]], &[u8], &mut [u8]);
 /// Resamples rows of RGB. Row r is read at `source[r * source_stride..]` and written at `target[target_rows[r]..]`; it
 /// may be written up to [`PASS_SLACK`] bytes past its last output.
 pub fn horizontal(job: Horizontal<'_>, source: &[u8], source_stride: usize, target: &mut [u8], target_rows: &[usize]) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let rows = target_rows.len();
     let outputs = job.first.len();
     assert!(rows > 0 && outputs > 0 && outputs.is_multiple_of(OUTPUT_GROUP) && job.pair_count > 0);
@@ -178,7 +174,7 @@ pub const COLUMNS_AT_ONCE: usize = 32;
 
 /// Sums rows of bytes by weight. `rows` says where the two rows of each pair start in `source`.
 pub fn vertical(pairs: &[WeightPair], rows: &[[usize; 2]], source: &[u8], target: &mut [u8]) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     assert!(target.len() >= COLUMNS_AT_ONCE, "an output fills a vector");
     assert_eq!(pairs.len(), rows.len());
     let last_row = rows.iter().flatten().copied().max().expect("at least one pair");

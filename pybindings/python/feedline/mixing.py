@@ -38,7 +38,7 @@ class Place:
 class BatchTransform:
     """What `MixUp` and `CutMix` have in common; see there."""
 
-    def __init__(self, alpha: float, num_classes: int | None, labels: str, p: float) -> None:
+    def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None, labels: str = "label", p: float = 1.0) -> None:
         if not (isinstance(alpha, int | float) and 0 < alpha < math.inf):
             raise ValueError(f"alpha must be a number above 0, got {alpha!r}")
         self.alpha = float(alpha)
@@ -77,9 +77,6 @@ class MixUp(BatchTransform):
         p: Chance that a batch is mixed; the labels of others are soft as well.
     """
 
-    def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None, labels: str = "label", p: float = 1.0) -> None:
-        super().__init__(alpha, num_classes, labels, p)
-
     def _blend(self, values: list[Any], images: Iterable[tuple[int, bool]], share: float, draws: Iterator[float]) -> float:
         for place, _ in images:
             values[place] = blended(values[place], share)
@@ -100,9 +97,6 @@ class CutMix(BatchTransform):
         labels: Name of the field with the labels.
         p: Chance that a batch is mixed; the labels of others are soft as well.
     """
-
-    def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None, labels: str = "label", p: float = 1.0) -> None:
-        super().__init__(alpha, num_classes, labels, p)
 
     def _blend(self, values: list[Any], images: Iterable[tuple[int, bool]], share: float, draws: Iterator[float]) -> float:
         across, down = next(draws), next(draws)

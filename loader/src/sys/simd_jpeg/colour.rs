@@ -4,11 +4,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{GROUP, is_supported, load, store, weights};
+use super::{GROUP, load, store, weights};
+use crate::sys::simd::has_avx2;
 
 /// YCbCr to RGB, `count` pixels. All rows have room for whole groups.
 pub fn ycc_to_rgb([luma, blue, red]: [&[u8]; 3], target: &mut [u8], count: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let whole = count.next_multiple_of(GROUP);
     assert!(luma.len().min(blue.len()).min(red.len()) >= whole && target.len() >= 3 * whole, "rows hold whole groups");
 
@@ -73,7 +74,7 @@ fn rgb_words(luma: __m256i, blue: __m256i, red: __m256i) -> [__m256i; 3] {
 
 /// Three planes to RGB, `count` pixels. All rows have room for whole groups.
 pub fn interleave(planes: [&[u8]; 3], target: &mut [u8], count: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let whole = count.next_multiple_of(GROUP);
     assert!(planes.iter().all(|plane| plane.len() >= whole) && target.len() >= 3 * whole, "rows hold whole groups");
 

@@ -5,13 +5,14 @@
 
 use std::arch::x86_64::*;
 
-use super::{is_supported, weights};
+use super::weights;
 use crate::decode::jpeg::pixels::idct::{self, Dequantiser, SPARSE_END};
+use crate::sys::simd::has_avx2;
 
 /// Transforms a row of blocks to samples: block b to the 8 columns from `8 * b` of 8 rows that are `stride` apart. Eight
 /// columns behind the last block may be overwritten.
 pub fn row(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, samples: &mut [u8], stride: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     assert_eq!(blocks.len(), ends.len());
     let columns = 8 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && 7 * stride + columns <= samples.len(), "the samples have room");

@@ -15,11 +15,6 @@ use std::arch::x86_64::*;
 /// Samples that an upsampling kernel makes from at once, and pixels that a colour kernel makes at once.
 pub const GROUP: usize = 32;
 
-/// Whether this processor has what the functions here need.
-pub fn is_supported() -> bool {
-    is_x86_feature_detected!("avx2")
-}
-
 /// 32 bytes of `row` from `place`.
 ///
 /// # Safety

@@ -6,16 +6,17 @@
 use std::arch::x86_64::*;
 
 use super::idct::{dequantised, exceeds, transposed};
-use super::{is_supported, weights};
+use super::weights;
 use crate::decode::jpeg::pixels::idct::{CONST_BITS, Dequantiser};
 use crate::decode::jpeg::pixels::reduced::{
     self, EVEN_OF_26, INNER_OF_1357, OUTER_OF_1357, SHIFTS_OF_2, SHIFTS_OF_4, TWO_OF_1357,
 };
+use crate::sys::simd::has_avx2;
 
 /// Transforms a row of blocks: block b to the 4 columns from `4 * b` of 4 rows that are `stride` apart. Four columns
 /// behind the last block may be overwritten.
 pub fn row_of_4(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let columns = 4 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && 3 * stride + columns <= samples.len(), "the samples have room");
 
@@ -116,7 +117,7 @@ fn sums_of_4<const SHIFT: i32>([x04, x26, x13, x57]: [__m256i; 4]) -> [__m256i; 
 /// Transforms a row of blocks: block b to the 2 columns from `2 * b` of 2 rows that are `stride` apart. Two columns behind
 /// the last block may be overwritten.
 pub fn row_of_2(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let columns = 2 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && stride + columns <= samples.len(), "the samples have room");
     let (first, second) = samples.split_at_mut(stride);

@@ -5,12 +5,13 @@
 
 use std::arch::x86_64::*;
 
-use super::{GROUP, is_supported, load, store};
+use super::{GROUP, load, store};
+use crate::sys::simd::has_avx2;
 
 /// Doubles `count` samples across and, between two rows, down: `near[1..]` and `far[1..]` are the samples, with a
 /// neighbour on each side. All rows have room for whole groups.
 pub fn double_both(near: &[u8], far: &[u8], target: &mut [u8], count: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let whole = count.next_multiple_of(GROUP);
     assert!(near.len().min(far.len()) >= whole + 2 && target.len() >= 2 * whole, "rows hold whole groups");
 
@@ -65,7 +66,7 @@ unsafe fn store_doubled(row: &mut [u8], place: usize, [low, high]: [__m256i; 2])
 /// Doubles `count` samples across: `row[1..]` are the samples, with a neighbour on each side. Both rows have room for
 /// whole groups.
 pub fn double_across(row: &[u8], target: &mut [u8], count: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let whole = count.next_multiple_of(GROUP);
     assert!(row.len() >= whole + 2 && target.len() >= 2 * whole, "rows hold whole groups");
 
@@ -101,7 +102,7 @@ pub fn double_across(row: &[u8], target: &mut [u8], count: usize) {
 
 /// A row of `count` samples between two rows. All have room for whole groups.
 pub fn double_down(near: &[u8], far: &[u8], bias: u8, target: &mut [u8], count: usize) {
-    assert!(is_supported(), "called only where AVX2 is");
+    assert!(has_avx2(), "called only where AVX2 is");
     let whole = count.next_multiple_of(GROUP);
     assert!(near.len().min(far.len()).min(target.len()) >= whole, "rows hold whole groups");
 

@@ -1,7 +1,7 @@
 //! Components to RGB: YCbCr by ITU-R BT.601 at full range (JFIF), in the 16-bit fixed point of libjpeg-turbo, bit for
 //! bit.
 
-use super::Path;
+use crate::sys::simd::Path;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::simd_jpeg;
 

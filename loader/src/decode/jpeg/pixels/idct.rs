@@ -6,7 +6,8 @@
 //! does is done here as well: products and sums of inputs wrap, results of a pass saturate, except in blocks whose
 //! coefficients all lie in the first row, where the columns wrap.
 
-use super::{Path, reduced};
+use super::reduced;
+use crate::sys::simd::Path;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::simd_jpeg;
 

@@ -16,8 +16,7 @@ use std::ops::Range;
 use super::frame::{Colour, Frame};
 use super::scan::McuRow;
 use crate::decode::{Region, STRIP_ROWS, STRIP_SLACK, Strip};
-#[cfg(target_arch = "x86_64")]
-use crate::sys::simd_jpeg;
+use crate::sys::simd::Path;
 use plane::Plane;
 use upsample::Upsampling;
 
@@ -26,27 +25,6 @@ const BLOCK: usize = 8;
 
 /// Pixels that are coloured at once: rows of pixels have room for whole groups.
 const GROUP: usize = 32;
-
-/// How the stages are computed; the result is the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Path {
-    /// Plain integer code.
-    Portable,
-    /// AVX2.
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-}
-
-impl Path {
-    /// The fastest that this processor has.
-    pub fn best() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if simd_jpeg::is_supported() {
-            return Self::Avx2;
-        }
-        Self::Portable
-    }
-}
 
 /// A worker's second half of a JPEG decoder: memory and state, reused from image to image.
 pub struct Rows {

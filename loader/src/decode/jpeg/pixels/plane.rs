@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::idct::{self, Dequantiser};
 use super::upsample::{Sources, Upsampling};
-use super::{BLOCK, Frame, McuRow, Path, grow};
+use super::{BLOCK, Frame, McuRow, grow};
+use crate::sys::simd::Path;
 
 /// Bytes before the first sample of a row, of which the last is the sample's neighbour at the left border.
 const MARGIN: usize = 32;

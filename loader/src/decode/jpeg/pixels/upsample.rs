@@ -4,7 +4,7 @@
 //! Beyond its border a component goes on as its outermost sample. What the border is tells its own size, not the size of
 //! its blocks.
 
-use super::Path;
+use crate::sys::simd::Path;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::simd_jpeg;
 
