@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: The side of the crops, in pixels.
-SIZE = 224
+import recipes
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -19,18 +18,24 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--images", type=int, required=True, help="how many images to take")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--recipe", choices=recipes.VIEWS, default="train")
     parser.add_argument("--takes", type=int, default=0, help="measure the taking of so many ready batches instead")
     return parser
 
 
 def run(options: argparse.Namespace, start: Callable[[], Iterator[Any]], dtype: str = "torch.uint8") -> None:
-    """Takes batches as `options` say and prints what was measured."""
+    """Takes batches as `options` say and prints what was measured.
+
+    A batch is the images and the labels; the images of a recipe of several views are a list, in the order of the views.
+    """
     begun = time.perf_counter()
     batches = start()
     images, labels = next(batches)
     first = time.perf_counter()
-    assert tuple(images.shape) == (options.batch_size, 3, SIZE, SIZE), images.shape
-    assert str(images.dtype) == dtype, images.dtype
+    sides = [side for side, _ in recipes.VIEWS[options.recipe]]
+    for view, side in zip([images] if len(sides) == 1 else images, sides, strict=True):
+        assert tuple(view.shape) == (options.batch_size, 3, side, side), view.shape
+        assert str(view.dtype) == dtype, view.dtype
     measured: dict[str, Any] = {"first_batch_s": first - begun}
     if options.takes:
         del images, labels

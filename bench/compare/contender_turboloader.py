@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import contend
+import recipes
 import torch
 import turboloader
 
@@ -35,11 +36,13 @@ def main() -> None:
     """Runs it."""
     parser = contend.arguments((__doc__ or "").partition("\n")[0])
     options = parser.parse_args()
+    if options.recipe != "train":
+        parser.error(f"its fused pass knows the recipe train, not {options.recipe}")
     loader = turboloader.DataLoader(
         one_archive(Path(options.shards).parent),
         batch_size=options.batch_size,
         num_workers=options.workers,
-        image_size=contend.SIZE,
+        image_size=recipes.VIEWS[options.recipe][0][0],
         transform=turboloader.ImageNetNormalize(),
         output_format="pytorch",
         train_aug=True,

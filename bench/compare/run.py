@@ -1,14 +1,14 @@
 """Compares Feedline with torch's DataLoader on the same shards: images/s, processor seconds, time to take a batch.
 
-Question: what does it cost to deliver random-resized crops of 224 pixels in batches of 256, shuffled, from photographs
-in tar shards that are in the page cache, to a trainer that does nothing else? Left out: storage, GPU copies, start-up
-(quoted apart).
+Question: what does it cost to deliver what a recipe makes of photographs (random-resized crops of 224 pixels, where none
+is named), in batches of 256, shuffled, from tar shards that are in the page cache, to a trainer that does nothing else?
+Left out: storage, GPU copies, start-up (quoted apart).
 
 Every figure is the difference between a run of 3 N and a run of N images, so that start-up cancels out. Each run is a
 fresh process tree, pinned to one core by default, whose processor time is counted whole, sidecar included. The
 contenders take turns; the table shows the median of the pairs and their spread.
 
-    bench/compare/run.py [--photos FOLDER] [--images N] [--pairs 5] [--json] [--quick]
+    bench/compare/run.py [--photos FOLDER] [--recipe train] [--images N] [--pairs 5] [--json] [--quick]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import process_tree
+import recipes
 import rivals
 import shards
 
@@ -33,6 +34,7 @@ HERE = Path(__file__).parent
 
 CONTENDERS = {
     "feedline": ["contender_feedline.py"],
+    "feedline, scaled": ["contender_feedline.py", "--decode", "scaled"],
     "DataLoader, torchvision": ["contender_torch.py", "--decode", "torchvision"],
     "DataLoader, PIL": ["contender_torch.py", "--decode", "pil"],
     "DALI": ["contender_dali.py"],
@@ -79,8 +81,10 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def percentiles(values: list[float]) -> dict[str, float]:
-    """Middle, tail and count."""
+def percentiles(values: list[float]) -> dict[str, float] | None:
+    """Middle, tail and count, of what was measured."""
+    if not values:
+        return None
     ordered = sorted(values)
     tail = ordered[min(len(ordered) * 99 // 100, len(ordered) - 1)]
     return {"p50": ordered[len(ordered) // 2], "p99": tail, "count": len(ordered)}
@@ -100,7 +104,8 @@ class Bench:
     def contend(self, name: str, *arguments: str, cores: set[int] | None = None) -> tuple[dict[str, Any], float]:
         """One run: what the contender printed, and the processor seconds of its tree."""
         script, *more = CONTENDERS[name]
-        command = [*more, "--shards", self.pattern, "--batch-size", str(self.options.batch_size)]
+        command = [*more, "--recipe", self.options.recipe, "--shards", self.pattern]
+        command += ["--batch-size", str(self.options.batch_size)]
         command += ["--workers", str(len(self.options.cores)), *arguments]
         return self.run(name, script, command, cores or self.options.cores)
 
@@ -165,14 +170,14 @@ def table(report: dict[str, Any]) -> str:
             words(result["images_per_s"], "{:.0f}"),
             words(result["cpu_s_per_1000_images"], "{:.2f}"),
             words(result["first_batch_s"], "{:.1f}"),
-            f"p50 {take['p50']:.0f}, p99 {take['p99']:.0f} (of {take['count']})",
-            f"p50 {take_first['p50']:.0f}",
+            f"p50 {take['p50']:.0f}, p99 {take['p99']:.0f} (of {take['count']})" if take else "not measured",
+            f"p50 {take_first['p50']:.0f}" if take_first else "",
         ])  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return "\n".join([
-        f"{report['photos']}, {report['megabytes']:.0f} MB of shards in the page cache, batches of {report['batch_size']}",
+        f"recipe {report['recipe']}: {report['photos']}, {report['megabytes']:.0f} MB of shards in the page cache, batches of {report['batch_size']}",
         f"{about['cpu']}, {about['cores']} cores, runs pinned to {report['cores']}; load before {about['load_before']:.1f}",
         f"Linux {about['kernel']}, Python {about['python']}, {versions}",
         f"one plain decode takes {words(report['decode_ms'], '{:.2f}')} ms: full size, torchvision",
@@ -194,9 +199,10 @@ def parse() -> argparse.Namespace:
     small = Path(photos) / "small" if photos and (Path(photos) / "small").is_dir() else photos and Path(photos)
     parser.add_argument("--photos", type=Path, default=small, help="folder of JPEG files (default: FEEDLINE_PHOTOS/small)")
     parser.add_argument("--reencode", action="store_true", help="recompress them first: quality 90, 4:2:0")
+    parser.add_argument("--recipe", choices=recipes.VIEWS, default="train", help="what a sample becomes (%(default)s)")
     parser.add_argument("--images", type=int, default=2048, help="N (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--takes", type=int, default=40, help="batches of the take measurement")
+    parser.add_argument("--takes", type=int, default=40, help="batches of the take measurement, 0 for none")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--cores", type=lambda text: {int(core) for core in text.split(",")}, help="default: the last one")
     names = {group: ",".join(name.replace(", ", "+") for name in group) for group in (USUAL, tuple(CONTENDERS))}
@@ -231,10 +237,11 @@ def main() -> None:
             for result in results:
                 print(f"pair {number + 1} of {options.pairs}: {result.name}", file=sys.stderr)
                 bench.pair(result)
-        for result in results:
+        for result in results if options.takes else ():
             print(f"taking ready batches: {result.name}", file=sys.stderr)
             bench.takes(result)
     report = {
+        "recipe": options.recipe,
         "photos": source + (", re-encoded" if options.reencode else ""),
         "megabytes": megabytes,
         "batch_size": options.batch_size,
