@@ -8,12 +8,12 @@ use serde::Deserialize;
 
 use crate::decode::{Decoder, Reduction, Region};
 use crate::error::{FaultClass, SampleFault};
-use crate::spec::{DecodeSpec, ImageSpec, PixelLayout, Resampling, ResizeTo, Transform};
+use crate::spec::{ImageSpec, PixelLayout, Resampling, ResizeTo, Transform};
 
 use super::geometry::{Stage, Window};
 use super::philox::{below, philox4x64};
 use super::plan::{self, Sample, Step};
-use super::{Draw, ImageRecipe, ImageWorker};
+use super::{Draw, ImageRecipe, ImageWorker, Source};
 use crate::sys::simd::Path;
 
 const PIXELS_MAX: u64 = 1 << 26;
@@ -71,7 +71,7 @@ fn photos(test: &str) -> Vec<PathBuf> {
 }
 
 /// Files that decode: the golden ones and the photos.
-fn decodable(test: &str) -> Vec<(String, Vec<u8>)> {
+pub(super) fn decodable(test: &str) -> Vec<(String, Vec<u8>)> {
     let golden = golden();
     let cases = golden.cases.iter().filter(|case| case.pixels.is_some()).map(|case| case.file.clone());
     let resamples = golden.resamples.iter().map(|case| case.file.clone());
@@ -177,14 +177,9 @@ fn box_stage([left, top, width, height]: [u32; 4], [to_height, to_width]: [u32; 
 }
 
 fn run_stage(worker: &mut ImageWorker, bytes: &[u8], stage: Stage, layout: PixelLayout) -> Vec<u8> {
-    let plan = |_, steps: &mut Vec<Step>| {
-        *steps = vec![Step::Resample(stage)];
-        Ok(())
-    };
-    worker
-        .run_planned(bytes, layout, PIXELS_MAX, &DecodeSpec::default(), None, plan)
-        .expect("a stage over a good image")
-        .to_vec()
+    let image = worker.decoder.open(bytes, PIXELS_MAX).expect("a good image");
+    let pixels = worker.runner.run(Source::Image(image), &[Step::Resample(stage)], layout, None);
+    pixels.expect("a stage over a good image").to_vec()
 }
 
 fn interleaved(planes: &[u8]) -> Vec<u8> {

@@ -20,13 +20,16 @@ pub mod philox;
 pub mod plan;
 pub mod policy;
 pub mod resize;
+pub mod views;
 pub mod warp;
+
+use std::sync::Arc;
 
 use crate::batch::Dtype;
 use crate::decode::orientation::Orientation;
 use crate::decode::{Decoder, Reduction, Region, STRIP_SLACK, Strips};
 use crate::error::{Error, Result, SampleFault};
-use crate::spec::{DecodeSpec, FloatType, ImageSpec, PixelLayout, Resampling, Transform};
+use crate::spec::{FloatType, ImageSpec, PixelLayout, Resampling, Transform};
 
 use crate::sys::simd::Path;
 use finish::Finish;
@@ -35,6 +38,7 @@ use operation::OperationMemory;
 pub use philox::Draw;
 use plan::{Sample, Step};
 use resize::{Resampler, Target};
+use views::{Picture, Views};
 
 /// Longest side of an output.
 pub const OUTPUT_SIDE_MAX: u32 = 1 << 14;
@@ -47,6 +51,8 @@ pub struct ImageRecipe {
     width: u32,
     /// Conversion to floats, where there is one.
     finish: Option<Box<Finish>>,
+    /// Those that are made of the same picture, this one included.
+    views: Option<Arc<Views>>,
 }
 
 impl ImageRecipe {
@@ -58,7 +64,7 @@ impl ImageRecipe {
         }
         let [height, width] = check::check_list(&spec.transforms)?;
         let finish = Finish::of(&spec.transforms).map(Box::new);
-        Ok(Self { spec: spec.clone(), height, width, finish })
+        Ok(Self { spec: spec.clone(), height, width, finish, views: None })
     }
 
     /// (height, width) of a row's image.
@@ -110,24 +116,13 @@ impl ImageRecipe {
 /// One thread's memory and decoders for carrying recipes out; reused from sample to sample.
 pub struct ImageWorker {
     decoder: Decoder,
-    path: Path,
-    resampler: Resampler,
+    picture: Picture,
     steps: Vec<Step>,
+    runner: StepRunner,
     size: (u32, u32),
     orientation: Orientation,
-    images: Images,
-    memory: OperationMemory,
-    /// Floats, or planes, where the last step did not make them.
-    finished: Vec<u8>,
-}
-
-/// The image between two steps, and room for the next.
-#[derive(Default)]
-struct Images {
-    current: Vec<u8>,
-    next: Vec<u8>,
-    /// (width, height) of the current one.
-    size: (u32, u32),
+    warnings: u32,
+    is_cut_off: bool,
 }
 
 impl ImageWorker {
@@ -140,23 +135,46 @@ impl ImageWorker {
     pub fn with_path(path: Path) -> Result<Self> {
         Ok(Self {
             decoder: Decoder::new()?,
-            path,
-            resampler: Resampler::new(path),
+            picture: Picture::default(),
             steps: Vec::new(),
+            runner: StepRunner {
+                path,
+                resampler: Resampler::new(path),
+                images: Images::default(),
+                memory: OperationMemory::default(),
+                finished: Vec::new(),
+            },
             size: (0, 0),
             orientation: Orientation::UPRIGHT,
-            images: Images::default(),
-            memory: OperationMemory::default(),
-            finished: Vec::new(),
+            warnings: 0,
+            is_cut_off: false,
         })
     }
 
+    /// The next images are those of another sample.
+    pub fn begin_sample(&mut self) {
+        self.picture.forget();
+    }
+
     /// Decodes `bytes` and carries out `recipe` with the parameters of `draw`. Returns the row's finished pixels,
-    /// [`ImageRecipe::row_bytes`] of them, in this worker's memory.
+    /// [`ImageRecipe::row_bytes`] of them, in this worker's memory. Views of one picture decode it once a sample.
     pub fn run(&mut self, recipe: &ImageRecipe, bytes: &[u8], draw: Draw) -> Result<&[u8], SampleFault> {
-        let ImageSpec { transforms, layout, max_pixels, decode, .. } = &recipe.spec;
-        let plan = |size, steps: &mut _| plan::plan(transforms, recipe.sample(size, draw), steps);
-        let pixels = self.run_planned(bytes, *layout, *max_pixels, decode, recipe.finish.as_deref(), plan)?;
+        let spec = &recipe.spec;
+        let source = match &recipe.views {
+            Some(views) => Source::Picture(self.picture.of(views, &mut self.decoder, &mut self.steps, bytes, draw)?),
+            None => Source::Image(self.decoder.open_with(bytes, spec.max_pixels, &spec.decode)?),
+        };
+        let size;
+        (size, self.size, self.orientation) = match &source {
+            Source::Picture(picture) => (picture.size, picture.stored_size, picture.orientation),
+            Source::Image(image) => (image.size(), image.stored_size(), image.orientation()),
+        };
+        plan::plan(&spec.transforms, recipe.sample(size, draw), &mut self.steps)?;
+        let pixels = self.runner.run(source, &self.steps, spec.layout, recipe.finish.as_deref())?;
+        (self.warnings, self.is_cut_off) = match &recipe.views {
+            Some(_) => (self.picture.warnings, self.picture.is_cut_off),
+            None => (self.decoder.warnings(), self.decoder.is_cut_off()),
+        };
         debug_assert_eq!(pixels.len(), recipe.row_bytes());
         Ok(pixels)
     }
@@ -173,29 +191,53 @@ impl ImageWorker {
 
     /// Whether the last image was cut off, and used as far as it goes because its recipe says so.
     pub fn is_cut_off(&self) -> bool {
-        self.decoder.is_cut_off()
+        self.is_cut_off
     }
 
     /// Oddities of the last JPEG that were passed over, as Pillow does: bytes before a marker, damaged codes.
     pub fn warnings(&self) -> u32 {
-        self.decoder.warnings()
+        self.warnings
     }
+}
 
-    /// Decodes `bytes`, lets `plan` fill in the steps for the image's size, and runs them.
-    fn run_planned(
+/// What the first step reads.
+enum Source<'image> {
+    /// An image that is decoded as far as the step needs it.
+    Image(crate::decode::Image<'image>),
+    /// A picture that was decoded for several views.
+    Picture(&'image Picture),
+}
+
+/// Carries out the steps of a plan.
+struct StepRunner {
+    path: Path,
+    resampler: Resampler,
+    images: Images,
+    memory: OperationMemory,
+    /// Floats, or planes, where the last step did not make them.
+    finished: Vec<u8>,
+}
+
+/// The image between two steps, and room for the next.
+#[derive(Default)]
+struct Images {
+    current: Vec<u8>,
+    next: Vec<u8>,
+    /// (width, height) of the current one.
+    size: (u32, u32),
+}
+
+impl StepRunner {
+    /// Makes a row's pixels of `source`.
+    fn run(
         &mut self,
-        bytes: &[u8],
+        source: Source<'_>,
+        steps: &[Step],
         layout: PixelLayout,
-        pixels_max: u64,
-        decode: &DecodeSpec,
         finish: Option<&Finish>,
-        plan: impl FnOnce((u32, u32), &mut Vec<Step>) -> Result<(), SampleFault>,
     ) -> Result<&[u8], SampleFault> {
-        let Self { decoder, path, resampler, steps, size, orientation, images, memory, finished } = self;
-        let image = decoder.open_with(bytes, pixels_max, decode)?;
-        (*size, *orientation) = (image.stored_size(), image.orientation());
-        plan(image.size(), steps)?;
-        let mut image = Some(image);
+        let Self { path, resampler, images, memory, finished } = self;
+        let mut source = Some(source);
         let mut is_planar = false;
         for (index, step) in steps.iter().enumerate() {
             match step {
@@ -203,7 +245,7 @@ impl ImageWorker {
                     // Only the last step may make planes: what follows reads pixels.
                     is_planar = layout == PixelLayout::Nchw && finish.is_none() && index + 1 == steps.len();
                     let layout = if is_planar { PixelLayout::Nchw } else { PixelLayout::Nhwc };
-                    images.resample(resampler, stage, layout, image.take())?;
+                    images.resample(resampler, stage, layout, source.take())?;
                 }
                 Step::Operation(operation) => images.operate(operation, *path, memory),
                 // After the conversion, below.
@@ -216,7 +258,7 @@ impl ImageWorker {
             (None, PixelLayout::Nchw) => path.run(|| finish::to_planes(&images.current, finished)),
             (Some(finish), layout) => {
                 path.run(|| finish.run(&images.current, layout, finished));
-                for step in &*steps {
+                for step in steps {
                     if let Step::EraseFloats(erase) = step {
                         finish.erase(erase, finished, images.size, layout);
                     }
@@ -228,17 +270,17 @@ impl ImageWorker {
 }
 
 impl Images {
-    /// Makes the output of one stage from the decoded `image`, or from the current one.
+    /// Makes the output of one stage from `source`, or from the current image.
     fn resample(
         &mut self,
         resampler: &mut Resampler,
         stage: &Stage,
         layout: PixelLayout,
-        image: Option<crate::decode::Image<'_>>,
+        source: Option<Source<'_>>,
     ) -> Result<(), SampleFault> {
         let Self { current, next, size } = self;
-        match image {
-            Some(image) => {
+        match source {
+            Some(Source::Image(image)) => {
                 // What a reduction does to other curves is neither measured nor bounded, so they read the exact image.
                 let reduction = match stage.resampling {
                     Resampling::Bilinear => image.reduction(stage.source, stage.resized),
@@ -246,6 +288,10 @@ impl Images {
                 };
                 let rows = |region| image.reduced_region(region, reduction.factor);
                 run_stage(resampler, stage, reduction, layout, next, rows)?;
+            }
+            Some(Source::Picture(picture)) => {
+                let rows = |region| Ok(picture.strips(region));
+                run_stage(resampler, stage, Reduction::NONE, layout, next, rows)?;
             }
             None => {
                 let pixel_bytes = current.len();

@@ -7,6 +7,7 @@ use super::arrays::{ARRAY_HEADER_BYTES, Sides};
 use super::layout::{Dtype, FieldLayout, RowForm, VALUES_BYTES_MAX};
 use super::mask::{ImageForm, MaskRecipe, MaskWorker};
 use super::room::Lengths;
+use crate::augment::views::Views;
 use crate::augment::{Draw, ImageRecipe, ImageWorker};
 use crate::decode::npz::NpzReader;
 use crate::decode::{npy, text};
@@ -50,7 +51,8 @@ impl FieldRecipe {
     /// the way out: fields that cannot be, and values that might not fit a batch.
     pub fn compile_all(fields: &[FieldSpec], batch_size: u32) -> Result<(Vec<Self>, Vec<FieldLayout>)> {
         let compiled = fields.iter().map(|field| Self::compile(field, fields)).collect::<Result<Vec<_>>>()?;
-        let (recipes, layouts): (Vec<Self>, Vec<_>) = compiled.into_iter().unzip();
+        let (mut recipes, layouts): (Vec<Self>, Vec<_>) = compiled.into_iter().unzip();
+        share_pictures(fields, &mut recipes);
         // One row more than there are: the room's end may be left empty by a value that did not fit.
         let row_max = recipes.iter().fold(0_u64, |sum, recipe| sum.saturating_add(recipe.row_max()));
         let most = row_max.saturating_mul(u64::from(batch_size) + 1);
@@ -188,6 +190,29 @@ impl FieldRecipe {
     }
 }
 
+/// Lets images that are views of the same picture share its decode.
+fn share_pictures(fields: &[FieldSpec], recipes: &mut [FieldRecipe]) {
+    let mut images: Vec<(&[String], &mut ImageRecipe)> = fields
+        .iter()
+        .zip(recipes)
+        .filter_map(|(field, recipe)| match &mut recipe.kind {
+            Kind::Image(image) => Some((&*field.sources, &mut **image)),
+            _ => None,
+        })
+        .collect();
+    let mut picture = 0;
+    while let Some((sources, image)) = images.pop() {
+        let is_view =
+            |other: &mut (&[String], &mut ImageRecipe)| other.0 == sources && Views::can_share(image, &*other.1);
+        let mut views: Vec<_> = images.extract_if(.., is_view).map(|(_, view)| view).collect();
+        if !views.is_empty() {
+            views.push(image);
+            Views::share(picture, &mut views);
+            picture += 1;
+        }
+    }
+}
+
 /// One worker's memory for turning bytes into rows; nothing of ours is allocated once it is warm.
 pub struct FieldWorker {
     images: ImageWorker,
@@ -226,6 +251,7 @@ impl FieldWorker {
         self.values.clear();
         self.value_ends.clear();
         self.image_forms.clear();
+        self.images.begin_sample();
         self.warnings = 0;
         self.cut_off.clear();
     }

@@ -69,6 +69,14 @@ impl Region {
         Self { left: 0, top: 0, width, height }
     }
 
+    /// The smallest one that holds this one and `other`.
+    pub fn with(self, other: Self) -> Self {
+        let (left, top) = (self.left.min(other.left), self.top.min(other.top));
+        let right = (self.left + self.width).max(other.left + other.width);
+        let bottom = (self.top + self.height).max(other.top + other.height);
+        Self { left, top, width: right - left, height: bottom - top }
+    }
+
     /// Whether it is not empty and lies within an image of this size.
     pub fn is_within(&self, width: u32, height: u32) -> bool {
         self.width > 0
@@ -239,13 +247,9 @@ impl<'image> Image<'image> {
         }
         let stored = orientation.stored(region, (width, height));
         let Turning { stored: pixels, turned } = self.turning;
-        let mut strips = self.pixels.strips(stored, factor)?;
+        let strips = self.pixels.strips(stored, factor)?;
         pixels.clear();
-        while let Some(strip) = strips.next_strip()? {
-            for row in strip.bytes.chunks(strip.stride).take(strip.rows as usize) {
-                pixels.extend_from_slice(&row[..3 * stored.width as usize]);
-            }
-        }
+        strips.append_to(pixels, stored.width)?;
         turned.clear();
         orientation.turn(pixels.as_chunks().0, (stored.width, stored.height), turned);
         turned.resize(turned.len() + STRIP_SLACK.div_ceil(3), [0; 3]);
@@ -283,6 +287,16 @@ impl<'image> Strips<'image> {
         let stride = width as usize * 3;
         let first = region.top as usize * stride + region.left as usize * 3;
         Self { rows: Rows::Pixels { bytes: &pixels[first..], stride, rows_left: region.height } }
+    }
+
+    /// Appends all rows, `width` columns wide, to `pixels`.
+    pub fn append_to(mut self, pixels: &mut Vec<u8>, width: u32) -> Result<(), SampleFault> {
+        while let Some(strip) = self.next_strip()? {
+            for row in strip.bytes.chunks(strip.stride).take(strip.rows as usize) {
+                pixels.extend_from_slice(&row[..3 * width as usize]);
+            }
+        }
+        Ok(())
     }
 
     /// The next rows, or `None` after the last.
