@@ -186,7 +186,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                     other => return Err(format!("--drop {other}: all or file")),
                 }
             }
-            "--out" => arguments.out = Some(value()?.into()),
+            // Cargo runs a benchmark in its package's folder; whoever typed this stood in the project's.
+            "--out" => arguments.out = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(value()?)),
             other => return Err(format!("unknown argument {other}; see the head of bench/benches/read_cold/main.rs")),
         }
     }

@@ -114,7 +114,7 @@ pub fn readme(arguments: &Arguments, fio: Option<&str>, outcomes: &[Outcome], ta
         commit = said("git", &["describe", "--always", "--dirty"]),
         fio = fio.unwrap_or("no fio"),
         command = std::env::args().skip(1).filter(|word| word != "--bench").collect::<Vec<_>>().join(" "),
-        fio_command = fio_command.map_or("", |outcome| outcome.measured.words.as_str()),
+        fio_command = fio_command.map_or("", |outcome| outcome.measured.words.as_str()).replace(&file, "FILE"),
         reports = reports.join("\n"),
     )
 }

@@ -5,39 +5,66 @@
 //! every processor gives the same bytes. torch may contract a multiplication and an addition, which moves a value by one
 //! where the exact result is next to a whole number.
 
-use crate::sys::simd::to_byte;
+use crate::sys::simd::{Path, to_byte};
 
 /// Pixels of a block.
 const BLOCK: usize = 32;
 
 type Plane = [f32; BLOCK];
 
+/// What becomes of the planes of a block. A trait and no closure, so that it is compiled for each path.
+trait Change: Copy {
+    fn change(self, planes: &mut [Plane; 3]);
+}
+
 /// Applies `change` to blocks of pixels, as planes; what it does at places past the last pixel is lost.
 #[inline(always)]
-fn by_planes(pixels: &mut [u8], change: impl Fn(&mut [Plane; 3])) {
-    let mut planes = [[0.0; BLOCK]; 3];
+fn by_planes(path: Path, pixels: &mut [u8], change: impl Change) {
     let (blocks, rest) = pixels.as_chunks_mut::<{ 3 * BLOCK }>();
-    let run = |bytes: &mut [u8; 3 * BLOCK], planes: &mut [Plane; 3]| {
-        for index in 0..BLOCK {
-            for channel in 0..3 {
-                planes[channel][index] = f32::from(bytes[3 * index + channel]);
-            }
-        }
-        change(planes);
-        for index in 0..BLOCK {
-            for channel in 0..3 {
-                bytes[3 * index + channel] = to_byte(planes[channel][index]);
-            }
-        }
-    };
-    for block in blocks {
-        run(block, &mut planes);
+    match path {
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => crate::sys::simd_rgb::by_planes(blocks, |bytes| changed(bytes, change)),
+        Path::Portable => blocks.iter_mut().for_each(|block| of_planes(block, |bytes| changed(bytes, change))),
     }
     if !rest.is_empty() {
         let mut block = [0; 3 * BLOCK];
         block[..rest.len()].copy_from_slice(rest);
-        run(&mut block, &mut planes);
+        of_planes(&mut block, |bytes| changed(bytes, change));
         rest.copy_from_slice(&block[..rest.len()]);
+    }
+}
+
+#[inline(always)]
+fn changed(mut bytes: [[u8; BLOCK]; 3], change: impl Change) -> [[u8; BLOCK]; 3] {
+    let mut planes = [[0.0; BLOCK]; 3];
+    for (plane, bytes) in planes.iter_mut().zip(&bytes) {
+        for (value, &byte) in plane.iter_mut().zip(bytes) {
+            *value = f32::from(byte);
+        }
+    }
+    change.change(&mut planes);
+    for (plane, bytes) in planes.iter().zip(&mut bytes) {
+        for (&value, byte) in plane.iter().zip(bytes) {
+            *byte = to_byte(value);
+        }
+    }
+    bytes
+}
+
+/// Makes of a block what `change` makes of its planes.
+#[inline(always)]
+fn of_planes(block: &mut [u8; 3 * BLOCK], change: impl Fn([[u8; BLOCK]; 3]) -> [[u8; BLOCK]; 3]) {
+    let mut planes = [[0; BLOCK]; 3];
+    for (channel, plane) in planes.iter_mut().enumerate() {
+        for (index, byte) in plane.iter_mut().enumerate() {
+            *byte = block[3 * index + channel];
+        }
+    }
+    planes = change(planes);
+    for (channel, plane) in planes.iter().enumerate() {
+        for (index, &byte) in plane.iter().enumerate() {
+            block[3 * index + channel] = byte;
+        }
     }
 }
 
@@ -85,95 +112,94 @@ fn luma_mean(pixels: &[u8]) -> f64 {
 
 /// `factor` times each value and 1 - `factor` times the pixel's luma.
 #[inline(always)]
-pub fn saturation(pixels: &mut [u8], factor: f32) {
-    let share = (1.0 - f64::from(factor)) as f32;
-    by_planes(pixels, |planes| {
+pub fn saturation(path: Path, pixels: &mut [u8], factor: f32) {
+    by_planes(path, pixels, Saturation { factor, share: (1.0 - f64::from(factor)) as f32 });
+}
+
+#[derive(Clone, Copy)]
+struct Saturation {
+    factor: f32,
+    share: f32,
+}
+
+impl Change for Saturation {
+    #[inline(always)]
+    fn change(self, planes: &mut [Plane; 3]) {
         for index in 0..BLOCK {
-            let grey = luma(planes[0][index], planes[1][index], planes[2][index]) * share;
+            let grey = luma(planes[0][index], planes[1][index], planes[2][index]) * self.share;
             for plane in &mut *planes {
-                plane[index] = plane[index] * factor + grey;
+                plane[index] = plane[index] * self.factor + grey;
             }
         }
-    });
+    }
 }
 
 /// The luma in every channel.
 #[inline(always)]
-pub fn grayscale(pixels: &mut [u8]) {
-    by_planes(pixels, |planes| {
+pub fn grayscale(path: Path, pixels: &mut [u8]) {
+    by_planes(path, pixels, Grayscale);
+}
+
+#[derive(Clone, Copy)]
+struct Grayscale;
+
+impl Change for Grayscale {
+    #[inline(always)]
+    fn change(self, planes: &mut [Plane; 3]) {
         for index in 0..BLOCK {
             let grey = luma(planes[0][index], planes[1][index], planes[2][index]);
             for plane in &mut *planes {
                 plane[index] = grey;
             }
         }
-    });
+    }
 }
 
-/// Turns the colour circle by `turn`, within -0.5 to 0.5: to hue, saturation and value and back.
+/// Turns the colour circle by `turn`, within -0.5 to 0.5.
+///
+/// torchvision goes to hue, saturation and value and back by a table of the circle's sixths. Each channel of the result
+/// is the value less a share of the range, and that share a trapezoid over the circle, displaced from channel to channel:
+/// the same numbers without the saturation, with one division, and without a choice.
 #[inline(always)]
-pub fn hue(pixels: &mut [u8], turn: f32) {
-    by_planes(pixels, |planes| {
+pub fn hue(path: Path, pixels: &mut [u8], turn: f32) {
+    by_planes(path, pixels, Hue { sixths: turn * 6.0 });
+}
+
+#[derive(Clone, Copy)]
+struct Hue {
+    sixths: f32,
+}
+
+impl Change for Hue {
+    #[inline(always)]
+    fn change(self, planes: &mut [Plane; 3]) {
         for index in 0..BLOCK {
-            let changed = turned([0, 1, 2].map(|channel| planes[channel][index] * (1.0 / 255.0)), turn);
-            for (plane, value) in planes.iter_mut().zip(changed) {
+            let [red, green, blue] = [planes[0][index], planes[1][index], planes[2][index]];
+            let most = red.max(green).max(blue);
+            let range = most - red.min(green).min(blue);
+            let scale = 1.0 / if range == 0.0 { 1.0 } else { range };
+            let from_green = (blue - red) * scale + 2.0;
+            let from_blue = (red - green) * scale + 4.0;
+            let sixth = if most == green { from_green } else { from_blue };
+            let sixth = if most == red { (green - blue) * scale } else { sixth };
+            let sixth = around(around(sixth + self.sixths + 6.0));
+            for (plane, place) in planes.iter_mut().zip([5.0, 3.0, 1.0]) {
+                let place = around(sixth + place);
+                // Not `min`, which would look for what is no number.
+                let share = if place < 2.0 { place } else { 4.0 - place };
+                let share = if share > 1.0 { 1.0 } else { share };
+                let share = if share < 0.0 { 0.0 } else { share };
                 // torchvision's rule for floats to bytes: all levels get ranges of one width.
-                plane[index] = value * (256.0 - 1e-3);
+                plane[index] = (most - range * share) * ((256.0 - 1e-3) / 255.0);
             }
         }
-    });
+    }
 }
 
-/// Numbers that are not negative, and below 256, cut to whole ones.
+/// A place on a circle of six, of one below twelve.
 #[inline(always)]
-fn cut(value: f32) -> f32 {
-    f32::from(to_byte(value))
-}
-
-#[inline(always)]
-fn turned([red, green, blue]: [f32; 3], turn: f32) -> [f32; 3] {
-    let most = red.max(green).max(blue);
-    let least = red.min(green).min(blue);
-    let range = most - least;
-    let is_grey = range == 0.0;
-    let saturation = range / if is_grey { 1.0 } else { most };
-    let divisor = if is_grey { 1.0 } else { range };
-    let [red_gap, green_gap, blue_gap] = [red, green, blue].map(|value| (most - value) / divisor);
-    let from_green = red_gap + 2.0 - blue_gap;
-    let from_blue = green_gap + 4.0 - red_gap;
-    let sixth = if most == green { from_green } else { from_blue };
-    let sixth = if most == red { blue_gap - green_gap } else { sixth };
-    let hue = sixth * (1.0 / 6.0) + 1.0;
-    let hue = hue - cut(hue) + turn;
-    let hue = if hue < 0.0 { hue + 1.0 } else { hue };
-    let hue = if hue >= 1.0 { hue - 1.0 } else { hue };
-    let place = hue * 6.0;
-    let sector = cut(place);
-    let part = place - sector;
-    let [p, q, t] =
-        [(1.0 - saturation) * most, (1.0 - saturation * part) * most, (saturation * part + (1.0 - saturation)) * most]
-            .map(|value| value.clamp(0.0, 1.0));
-    // Which of the four is red, green, blue in each sixth of the circle: sector 6 is sector 0.
-    let at = |zero, one, two, three, four, five| {
-        let low = if sector < 1.0 {
-            zero
-        } else if sector < 2.0 {
-            one
-        } else {
-            two
-        };
-        let high = if sector < 4.0 {
-            three
-        } else if sector < 5.0 {
-            four
-        } else if sector < 6.0 {
-            five
-        } else {
-            zero
-        };
-        if sector < 3.0 { low } else { high }
-    };
-    [at(most, q, p, p, t, most), at(t, most, most, q, p, p), at(p, p, t, most, most, q)]
+fn around(place: f32) -> f32 {
+    place - if place >= 6.0 { 6.0 } else { 0.0 }
 }
 
 /// Values of at least `threshold` inverted.
@@ -259,16 +285,32 @@ pub fn equalize(pixels: &mut [u8]) {
     look_up(pixels, &tables);
 }
 
-/// Each channel stretched to the full range; a channel of one value stays.
-pub fn autocontrast(pixels: &mut [u8]) {
-    let mut least = [u8::MAX; 3];
-    let mut most = [u8::MIN; 3];
-    for pixel in pixels.as_chunks::<3>().0 {
-        for channel in 0..3 {
-            least[channel] = least[channel].min(pixel[channel]);
-            most[channel] = most[channel].max(pixel[channel]);
+/// The least and the largest value of each channel.
+#[inline(always)]
+fn extremes(pixels: &[u8]) -> ([u8; 3], [u8; 3]) {
+    const LANES: usize = 3 * BLOCK;
+    let (mut least, mut most) = ([u8::MAX; LANES], [u8::MIN; LANES]);
+    let (blocks, rest) = pixels.as_chunks::<LANES>();
+    for block in blocks {
+        for lane in 0..LANES {
+            least[lane] = least[lane].min(block[lane]);
+            most[lane] = most[lane].max(block[lane]);
         }
     }
+    for (lane, &byte) in rest.iter().enumerate() {
+        least[lane] = least[lane].min(byte);
+        most[lane] = most[lane].max(byte);
+    }
+    let of = |channel: usize, values: &[u8; LANES], choose: fn(u8, u8) -> u8| {
+        values.iter().skip(channel).step_by(3).copied().reduce(choose).expect("there are lanes")
+    };
+    ([0, 1, 2].map(|channel| of(channel, &least, u8::min)), [0, 1, 2].map(|channel| of(channel, &most, u8::max)))
+}
+
+/// Each channel stretched to the full range; a channel of one value stays.
+#[inline(always)]
+pub fn autocontrast(pixels: &mut [u8]) {
+    let (least, most) = extremes(pixels);
     let mut tables = [identity(); 3];
     for ((table, least), most) in tables.iter_mut().zip(least).zip(most) {
         if least < most {

@@ -127,24 +127,24 @@ impl Operation {
         match *self {
             Self::Brightness(factor) => path.run(|| colour::brightness(pixels, factor)),
             Self::Contrast(factor) => path.run(|| colour::contrast(pixels, factor)),
-            Self::Saturation(factor) => path.run(|| colour::saturation(pixels, factor)),
-            Self::Hue(turn) => path.run(|| colour::hue(pixels, turn)),
-            Self::Grayscale => path.run(|| colour::grayscale(pixels)),
+            Self::Saturation(factor) => colour::saturation(path, pixels, factor),
+            Self::Hue(turn) => colour::hue(path, pixels, turn),
+            Self::Grayscale => colour::grayscale(path, pixels),
             Self::Solarize(threshold) => path.run(|| colour::solarize(pixels, threshold)),
             Self::Posterize(bits) => path.run(|| colour::posterize(pixels, bits)),
             Self::Invert => path.run(|| colour::invert(pixels)),
             Self::Equalize => colour::equalize(pixels),
-            Self::Autocontrast => colour::autocontrast(pixels),
+            Self::Autocontrast => path.run(|| colour::autocontrast(pixels)),
             Self::Erase(erase) => erase.run(pixels, width),
             Self::Sharpness(factor) => into_second(&mut |source, target| {
                 path.run(|| filter::sharpness(source, target, size, factor, &mut memory.filter));
             }),
             Self::Blur { kernel, sigma } => into_second(&mut |source, target| {
                 memory.filter.prepare_blur(kernel, sigma, size);
-                path.run(|| filter::blur(source, target, size, &mut memory.filter));
+                filter::blur(path, source, target, size, &mut memory.filter);
             }),
             Self::Warp(warp) => into_second(&mut |source, target| {
-                path.run(|| warp::run(&warp, source, size, target));
+                warp::run(path, &warp, source, size, target);
             }),
             Self::Extend(extend) => into_second(&mut |source, target| {
                 extend.run(source.as_chunks::<3>().0, size, target.as_chunks_mut::<3>().0, &mut memory.columns);

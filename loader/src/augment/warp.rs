@@ -6,7 +6,9 @@
 
 use super::operation::Warp;
 use crate::spec::Interpolation;
-use crate::sys::simd::to_byte;
+#[cfg(target_arch = "x86_64")]
+use crate::sys::simd::Avx2;
+use crate::sys::simd::{Path, to_byte};
 
 const PLACE_BITS: u32 = 28;
 const WEIGHT_BITS: u32 = 11;
@@ -15,13 +17,32 @@ const WEIGHT_BITS: u32 = 11;
 const FAR: f64 = (1_u64 << 31) as f64;
 
 /// Carries `warp` out on an RGB image.
-#[inline(always)]
-pub fn run(warp: &Warp, source: &[u8], size: (u32, u32), target: &mut [u8]) {
-    let (source, target) = (source.as_chunks::<3>().0, target.as_chunks_mut::<3>().0);
-    match warp.interpolation {
-        Interpolation::Nearest => nearest(warp, source, size, target, warp.fill.unwrap_or_default()),
-        Interpolation::Bilinear => bilinear(warp, source, size, target),
+pub fn run(path: Path, warp: &Warp, source: &[u8], size: (u32, u32), target: &mut [u8]) {
+    let target = target.as_chunks_mut::<3>().0;
+    match (warp.interpolation, path) {
+        (Interpolation::Nearest, path) => path.run(|| {
+            nearest(warp, source.as_chunks().0, size, target, warp.fill.unwrap_or_default());
+        }),
+        (Interpolation::Bilinear, Path::Portable) => bilinear(warp, source, size, target, mix),
+        #[cfg(target_arch = "x86_64")]
+        (Interpolation::Bilinear, Path::Avx2) => {
+            let avx2 = Avx2::found().expect("a path that this processor has");
+            path.run(|| {
+                bilinear(warp, source, size, target, |above, below, right, down| avx2.mix(above, below, right, down))
+            });
+        }
     }
+}
+
+/// Two pixels from the start of `above` and of `below`, mixed by the weights of the first and the second across and down.
+#[inline(always)]
+fn mix(above: [u8; 8], below: [u8; 8], across: [u32; 2], down: [u32; 2]) -> [u8; 3] {
+    std::array::from_fn(|channel| {
+        let [above, below] = [above, below]
+            .map(|pixels| u32::from(pixels[channel]) * across[0] + u32::from(pixels[3 + channel]) * across[1]);
+        let sum = above * down[0] + below * down[1];
+        ((sum + (1 << (2 * WEIGHT_BITS - 1))) >> (2 * WEIGHT_BITS)) as u8
+    })
 }
 
 /// Picks the nearest pixel, or `fill` from outside.
@@ -36,27 +57,32 @@ pub fn nearest<T: Copy>(warp: &Warp, source: &[T], (width, height): (u32, u32), 
 }
 
 #[inline(always)]
-fn bilinear(warp: &Warp, source: &[[u8; 3]], (width, height): (u32, u32), target: &mut [[u8; 3]]) {
-    let stride = width as usize;
+fn bilinear(
+    warp: &Warp,
+    source: &[u8],
+    (width, height): (u32, u32),
+    target: &mut [[u8; 3]],
+    mix: impl Fn([u8; 8], [u8; 8], [u32; 2], [u32; 2]) -> [u8; 3],
+) {
+    const ONE: u32 = 1 << WEIGHT_BITS;
+    let stride = 3 * width as usize;
+    // Two pixels are six bytes, of which eight are read: not the very last ones.
+    let mut last = [0; 8];
+    last[..6.min(source.len())].copy_from_slice(&source[source.len() - 6.min(source.len())..]);
     for_places(warp, width, target, |(x, y), target| {
         let (column, row) = (x >> PLACE_BITS, y >> PLACE_BITS);
-        let weight = |place: i64| ((place >> (PLACE_BITS - WEIGHT_BITS)) & ((1 << WEIGHT_BITS) - 1)) as u32;
+        let weight = |place: i64| ((place >> (PLACE_BITS - WEIGHT_BITS)) & i64::from(ONE - 1)) as u32;
         let (right, down) = (weight(x), weight(y));
         let is_inside = (0..i64::from(width) - 1).contains(&column) && (0..i64::from(height) - 1).contains(&row);
         *target = if is_inside {
-            let first = row as usize * stride + column as usize;
-            let [above, below] = [first, first + stride].map(|first| [source[first], source[first + 1]]);
-            std::array::from_fn(|channel| {
-                let [above, below] = [above, below].map(|[left, after]| {
-                    u32::from(left[channel]) * ((1 << WEIGHT_BITS) - right) + u32::from(after[channel]) * right
-                });
-                let sum = above * ((1 << WEIGHT_BITS) - down) + below * down;
-                ((sum + (1 << (2 * WEIGHT_BITS - 1))) >> (2 * WEIGHT_BITS)) as u8
-            })
+            let first = row as usize * stride + 3 * column as usize;
+            let above = *source[first..].first_chunk().expect("a row of pixels lies below");
+            let below = *source[first + stride..].first_chunk().unwrap_or(&last);
+            mix(above, below, [ONE - right, right], [ONE - down, down])
         } else if !((-1..i64::from(width)).contains(&column) && (-1..i64::from(height)).contains(&row)) {
             warp.fill.unwrap_or_default()
         } else {
-            at_border(warp, source, (width, height), (column, row), (right, down))
+            at_border(warp, source.as_chunks().0, (width, height), (column, row), (right, down))
         };
     });
 }
@@ -115,8 +141,8 @@ fn for_places<T>(warp: &Warp, width: u32, target: &mut [T], mut pick: impl FnMut
         } else {
             for (column, pixel) in target.iter_mut().enumerate() {
                 let x = column as f64 + 0.5;
-                let depth = g * x + h * y + 1.0;
-                let place = [(a * x + b * y + c) / depth - 0.5, (d * x + e * y + f) / depth - 0.5];
+                let scale = 1.0 / (g * x + h * y + 1.0);
+                let place = [(a * x + b * y + c) * scale - 0.5, (d * x + e * y + f) * scale - 0.5];
                 // What is no number becomes 0: only at a depth of 0, of which there is at most a line.
                 pick((fixed(place[0]), fixed(place[1])), pixel);
             }

@@ -17,9 +17,15 @@ pub mod shared;
 pub mod sigbus;
 pub mod simd;
 #[cfg(target_arch = "x86_64")]
+pub mod simd_blur;
+#[cfg(target_arch = "x86_64")]
 pub mod simd_jpeg;
 #[cfg(target_arch = "x86_64")]
 pub mod simd_resize;
+#[cfg(target_arch = "x86_64")]
+pub mod simd_rgb;
+#[cfg(target_arch = "x86_64")]
+pub mod simd_warp;
 pub mod socket;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -37,6 +37,19 @@ impl Path {
     }
 }
 
+/// Proof that this processor has AVX2, for operations on single vectors.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug, Clone, Copy)]
+pub struct Avx2(());
+
+#[cfg(target_arch = "x86_64")]
+impl Avx2 {
+    /// The proof, where it holds.
+    pub fn found() -> Option<Self> {
+        has_avx2().then_some(Self(()))
+    }
+}
+
 /// Whether this processor has AVX2.
 #[cfg(target_arch = "x86_64")]
 pub fn has_avx2() -> bool {

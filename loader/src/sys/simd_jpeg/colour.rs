@@ -102,7 +102,7 @@ pub fn interleave(planes: [&[u8]; 3], target: &mut [u8], count: usize) {
 /// `place + 96 <= row.len()`.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn store_interleaved(row: &mut [u8], place: usize, colours: [__m256i; 3]) {
+pub(in crate::sys) unsafe fn store_interleaved(row: &mut [u8], place: usize, colours: [__m256i; 3]) {
     // Every byte goes to the place (mod 16) where it belongs in one of the three vectors of a half; then each vector
     // takes every third byte of each colour.
     let [red, green, blue] = colours;
