@@ -268,6 +268,8 @@ def test_the_explanation_is_the_code_of_the_same_loader(tree: Path, capsys: pyte
     assert "# NOT EXPRESSED: collate_fn=lambda at test_migrate.py" in feedline.from_dataloader(broken, explain=True)
 
 
+# webdataset leaves its files open until they are collected.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_a_webdataset_pipeline_is_the_same(tmp_path: Path, migrate: Callable[..., feedline.Loader]) -> None:
     wds = pytest.importorskip("webdataset")
     written = datasets.write(tmp_path, 30, 3)

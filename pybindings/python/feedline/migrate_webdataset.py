@@ -138,7 +138,7 @@ class Stages:
             sources = [source.lstrip(".") for source in self.renamed.get(name, name).split(";")]
             word = re.sub(r"\W+", "_", sources[0])
             ending = sources[0].rpartition(".")[2].lower()
-            functions = [entry for key in (name, *sources) for entry in self.functions.get(key, [])]
+            functions = [entry for key in dict.fromkeys((name, *sources)) for entry in self.functions.get(key, [])]
             if ending in _IMAGES:
                 self._add_image(word, sources, functions)
             else:
