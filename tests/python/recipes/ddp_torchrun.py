@@ -36,9 +36,10 @@ loader = feedline.Loader(
             "label": feedline.Int("cls")},
 )  # fmt: skip
 
+torch.manual_seed(0)
 model = torchvision.models.resnet18(num_classes=len(loader.dataset.classes))
 model = DistributedDataParallel(model.to("cuda" if has_cuda else "cpu", memory_format=torch.channels_last))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 criterion = torch.nn.CrossEntropyLoss()
 
 step = 0

@@ -12,6 +12,7 @@ import itertools
 import torch
 import torchvision
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 
 import feedline
 
@@ -30,8 +31,9 @@ loader = feedline.Loader(
     fields={"image": feedline.Image(["jpg", "jpeg", "png"], feedline.RandomResizedCrop(args.size), feedline.RandomHorizontalFlip()),
             "label": feedline.Int("cls")},
 )  # fmt: skip
+set_seed(0)
 model = torchvision.models.resnet18(num_classes=len(loader.dataset.classes)).to(memory_format=torch.channels_last)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 model, optimizer = accelerator.prepare(model, optimizer)
 accelerator.register_for_checkpointing(loader)  # save_state and load_state then hold where the loader is.
 

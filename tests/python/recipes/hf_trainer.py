@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 import torch
-from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers import ResNetConfig, ResNetForImageClassification, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 import feedline
 
@@ -52,6 +52,7 @@ def main() -> None:
                 "labels": feedline.Int("cls")},
         collate_fn=lambda batch: dict(zip(batch.fields, batch, strict=True)),
     )  # fmt: skip
+    set_seed(0)
     config = ResNetConfig(
         num_labels=len(loader.dataset.classes), embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[1, 1, 1, 1], layer_type="basic"
     )

@@ -36,7 +36,7 @@ class Classifier(lightning.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """As ever."""
-        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
 
 
 def main() -> None:
@@ -53,6 +53,7 @@ def main() -> None:
         fields={"image": feedline.Image(["jpg", "jpeg", "png"], feedline.RandomResizedCrop(args.size), feedline.RandomHorizontalFlip()),
                 "label": feedline.Int("cls")},
     )  # fmt: skip
+    lightning.seed_everything(0)
     trainer = lightning.Trainer(
         max_steps=args.steps, accelerator="auto", devices="auto", log_every_n_steps=1, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, use_distributed_sampler=False,

@@ -34,9 +34,10 @@ val = feedline.Loader(
             "label": feedline.Int("cls")},
 )  # fmt: skip
 
+torch.manual_seed(0)
 model = torchvision.models.resnet18(num_classes=len(train.dataset.classes)).to(device or "cpu", memory_format=torch.channels_last)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=args.steps)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=args.steps)
 criterion = torch.nn.CrossEntropyLoss()
 
 step = 0

@@ -30,6 +30,7 @@ loader = feedline.Loader(
                                     feedline.RandomHorizontalFlip(), feedline.ColorJitter(0.2, 0.2, 0.2)),
             "mask": feedline.Mask("seg.png", like="image", fill=255)},  # uint8 (N, size, size)
 )  # fmt: skip
+torch.manual_seed(0)
 model = segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=args.classes)
 model = model.to(device or "cpu", memory_format=torch.channels_last).train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -70,6 +70,7 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     num_classes = len(feedline.Loader(args.data, fields={"label": feedline.Int("cls")}).dataset.classes)
+    torch.manual_seed(0)
     model = timm.create_model(args.model, num_classes=num_classes).to(device, memory_format=torch.channels_last)
     config = resolve_data_config({"input_size": (3, args.size, args.size)}, model=model)
     loader = create_feedline_loader(

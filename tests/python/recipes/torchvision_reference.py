@@ -57,6 +57,7 @@ val = feedline.Loader(
             "label": feedline.Int("cls")},
 )  # fmt: skip
 
+torch.manual_seed(0)
 model = torchvision.models.get_model(args.model, num_classes=len(classes)).to(device, memory_format=torch.channels_last)
 average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.998), use_buffers=True)
 norms = [p for module in model.modules() if isinstance(module, nn.BatchNorm2d) for p in module.parameters()]

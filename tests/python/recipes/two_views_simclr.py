@@ -37,6 +37,7 @@ loader = feedline.Loader(
     output=feedline.Output("float32", normalize=((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
     fields={f"view{number}": feedline.Image(["jpg", "jpeg", "png"], *transforms, view=number) for number in range(2)},
 )  # fmt: skip
+torch.manual_seed(0)
 model = torchvision.models.resnet18(num_classes=128)
 model.fc = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 128))
 model = model.to(device or "cpu", memory_format=torch.channels_last).train()
