@@ -220,12 +220,14 @@ def _read_seed(generator: Any, reading: Reading) -> None:
         reading.options["seed"] = int(generator.initial_seed()) & (2**64 - 1)
     elif reading.options.get("shuffle", "weights" in reading.options):
         reading.notes.append("there is no generator, so seed=0: every run has the same order, unless seed= says another")
+    if reading.options.get("shuffle", "weights" in reading.options):
+        reading.notes.append("a bad picture is replaced and counted, up to 1 % of them; on_error=\"raise\" stops as torch does")
 
 
 def _read_collate(dataloader: Any, reading: Reading) -> None:
     name = _class_name(dataloader.collate_fn, is_instance=False)
     if name != "torch.utils.data._utils.collate.default_collate":
-        reading.refuse(f"collate_fn={shown(dataloader.collate_fn)}", "it takes a list of samples, and batches are made in the ring",
+        reading.refuse(f"collate_fn={shown(dataloader.collate_fn)}", "it takes a list of samples, and batches come whole",
                        "collate_fn=, which takes a feedline.Batch, or batch_transform=feedline.MixUp(num_classes=…) or CutMix",
                        "collate_fn", "batch_transform")  # fmt: skip
 
@@ -243,7 +245,8 @@ def _read_rest(dataloader: Any, reading: Reading) -> None:
     if dataloader.worker_init_fn is not None:
         reading.notes.append("worker_init_fn is left out: there are no Python workers, and seed= keys all randomness")
     if dataloader.num_workers:
-        reading.notes.append(f"num_workers={dataloader.num_workers} is left out: the sidecar takes the usable cores; workers= says otherwise")
+        count = dataloader.num_workers
+        reading.notes.append(f"num_workers={count} is left out: the sidecar takes the usable cores; workers= says otherwise")
 
 
 def _class_name(value: Any, is_instance: bool = True) -> str:

@@ -62,6 +62,11 @@ def written(value: Any) -> str:
         if isinstance(value, list):
             return f"[{inner}]"
         return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if type(value).__module__ == "torch" and type(value).__name__ == "device":
+        return repr(str(value))
+    if isinstance(getattr(value, "__qualname__", None), str):
+        # A function or a class: its name is all there is.
+        return str(value.__qualname__)
     text = repr(value)
     # Fields other than images show themselves as they are written, with what differs from the usual left out.
     return f"feedline.{text}" if type(value).__module__.startswith("feedline.") else text

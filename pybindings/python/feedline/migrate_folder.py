@@ -61,7 +61,8 @@ def take_pipeline(pipeline: Pipeline, name: str, sources: list[str], where: str,
     """Adds an image field called `name` with what `pipeline` does, and the output."""
     reading.problems += pipeline.problems
     if pipeline.state == "picture":
-        reading.refuse(where, "its result is a picture of Pillow's, of which torch makes no batch", "ToTensor() at its end", "fields")
+        reading.refuse(where, "its result is a picture of Pillow's, of which torch makes no batch", "ToTensor() at its end",
+                       "fields")  # fmt: skip
     output = pipeline.output()
     try:
         reading.fields[name] = Image(sources, *pipeline.pixels)
@@ -81,7 +82,7 @@ def _numbers(dataset: Any, reading: Reading, at: str) -> list[int] | None:
     root = os.path.abspath(dataset.root)
     listed, classes = list_images(root)
     places = {path: number for number, path in enumerate(listed)}
-    paths = [os.path.relpath(os.path.abspath(path), root) for path, _ in dataset.samples]
+    paths = [_below(path, dataset.root, root) for path, _ in dataset.samples]
     unknown = [path for path in paths if path not in places]
     if unknown:
         reading.refuse(at, f"{len(unknown)} of its {len(paths)} files are none that Feedline reads, the first {unknown[0]!r}",
@@ -94,10 +95,16 @@ def _numbers(dataset: Any, reading: Reading, at: str) -> list[int] | None:
     if wrong:
         path, target = wrong[0]
         number = classes.get(path.partition(os.sep)[0])
-        reading.refuse(at, f"its class numbers are not those of the folders in order: {path!r} has {target}, and would have {number}",
+        reading.refuse(at, f"its class numbers are not those of the folders in order: {path!r} has {target}, not {number}",
                        "collate_fn= that maps the labels of a batch", "collate_fn")  # fmt: skip
     numbers = [places[path] for path in paths]
     return None if numbers == list(range(len(listed))) else numbers
+
+
+def _below(path: str, given: str, root: str) -> str:
+    """`path` relative to `root`, which the dataset calls `given`; a million of them are cut in a moment."""
+    prefix = os.path.join(given, "")
+    return path.removeprefix(prefix) if path.startswith(prefix) else os.path.relpath(os.path.abspath(path), root)
 
 
 def list_images(root: str) -> tuple[list[str], dict[str, int]]:

@@ -99,7 +99,8 @@ class Pipeline:
         if not type(transform).__module__.startswith("torchvision.transforms"):
             self._refuse(at, "code of your own runs in no sidecar", _ON_BATCHES)
         elif name == "Lambda":
-            self._refuse(at, "a Python function runs in no sidecar", f"nothing for convert(\"RGB\"), as images are RGB; else {_ON_BATCHES}")
+            instead = f"nothing for convert(\"RGB\"), as images are RGB; else {_ON_BATCHES}"
+            self._refuse(at, "a Python function runs in no sidecar", instead)
         elif name in ("RandomApply", "RandomChoice"):
             self._add_nested(transform, name, where)
         elif name in _NOTHING or name == "ToPILImage" and self.state == BYTES:
@@ -210,7 +211,8 @@ class Pipeline:
 
     def _normalize(self, transform: Any, at: str) -> None:
         if self.state != FLOATS:
-            self._refuse(at, "pixels are no floats yet", "ToTensor(), or ToImage() and ToDtype(torch.float32, scale=True), before it")
+            before = "ToTensor(), or ToImage() and ToDtype(torch.float32, scale=True), before it"
+            self._refuse(at, "pixels are no floats yet", before)
         elif any(isinstance(step, transforms.Normalize) for step in self.floats):
             self._refuse(at, "it is a second Normalize", "one Normalize that does what both do")
         else:

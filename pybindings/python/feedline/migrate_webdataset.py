@@ -64,7 +64,7 @@ class Stages:
             name = stage.f.__name__.removeprefix("_")
             read, at = getattr(self, f"_read_{name}", None), f"{where} .{name}()"
             if read is None:
-                self.reading.refuse(at, "this stage has no counterpart", "leave it out, or do it to whole batches in collate_fn=")
+                self.reading.refuse(at, "it has no counterpart", "leave it out, or do it to whole batches in collate_fn=")
             else:
                 read(at, *stage.args, **stage.kw)
         elif name in ("ResampledShards", "DirectoryShardList"):
@@ -76,7 +76,7 @@ class Stages:
     def _read_shards(self, urls: list[str]) -> None:
         far = [url for url in urls if ":" in url.partition("/")[0] and not url.startswith("file:")]
         if far:
-            self.reading.refuse(f"shards {far[0]!r}", "shards are read from local files only", "copies of the shards on local storage")
+            self.reading.refuse(f"shards {far[0]!r}", "shards are read from local files only", "copies on local storage")
         self.reading.shards = folded([url.removeprefix("file:") for url in urls])
 
     def _read_shuffle(self, where: str, size: int, **_: Any) -> None:
@@ -123,7 +123,7 @@ class Stages:
 
     def _read_batched(self, where: str, batchsize: int = 20, collation_fn: Any = None, partial: bool = True) -> None:
         if getattr(collation_fn, "__name__", "") != "default_collation_fn":
-            self.reading.refuse(f"{where} collation_fn={shown(collation_fn)}", "it takes a list of samples, and batches are made in the ring",
+            self.reading.refuse(f"{where} collation_fn={shown(collation_fn)}", "it takes a list of samples, and batches come whole",
                                 "collate_fn=, which takes a feedline.Batch", "collate_fn")  # fmt: skip
         self.batch = (batchsize, not partial)
 
@@ -133,7 +133,8 @@ class Stages:
     def fields(self) -> None:
         """Adds the fields to the reading, once all stages are known."""
         if not self.names:
-            self.reading.refuse("pipeline", "samples are dicts of all members", ".to_tuple(\"jpg\", \"cls\") of those that you use", "fields")
+            self.reading.refuse("pipeline", "samples are dicts of all members", ".to_tuple(\"jpg\", \"cls\") of those that count",
+                                "fields")  # fmt: skip
         for name in self.names:
             sources = [source.lstrip(".") for source in self.renamed.get(name, name).split(";")]
             word = re.sub(r"\W+", "_", sources[0])
@@ -146,7 +147,8 @@ class Stages:
 
     def _add_image(self, word: str, sources: list[str], functions: list[tuple[str, Any]]) -> None:
         if self.decoder not in _DECODERS:
-            given = "there is no image decoder" if self.decoder is None else f"decode({self.decoder!r}) gives no RGB tensor or picture"
+            has_none = self.decoder is None
+            given = "there is no image decoder" if has_none else f"decode({self.decoder!r}) gives no picture or tensor in RGB"
             self.reading.refuse(f"field {sources[0]!r}", given, "decode(\"pil\") before the transforms", "fields")
             return
         pipeline = Pipeline(_DECODERS[self.decoder])

@@ -69,12 +69,11 @@ def run(script: str, *arguments: str, data: str, launcher: tuple[str, ...] = ())
 
 
 def check_learns(printed: str, steps: int, share: float = 0.8, guesses: int = 3) -> None:
-    """Whether there was a line a step, and the loss fell to `share` of that of a guess among `guesses` at most."""
+    """Whether there was a line a step, and the loss is at last at most `share` of what guessing among `guesses` costs."""
     found = re.findall(r"^step (\d+): loss (\S+)", printed, re.MULTILINE)
     assert [int(step) for step, _ in found] == list(range(1, steps + 1)), printed
     losses = [float(loss) for _, loss in found]
-    first, last = numpy.mean(losses[: steps // 4]), numpy.mean(losses[-(steps // 4) :])
-    assert last < first and last <= share * math.log(guesses), printed
+    assert numpy.mean(losses[-(steps // 4) :]) <= share * math.log(guesses), printed
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
