@@ -123,9 +123,11 @@ def test_timm(data: str, options: list[str]) -> None:
 
 
 def test_torchvision_reference(data: str) -> None:
-    printed = run("torchvision_reference.py", "--steps", "36", "--model", "resnet18", "--lr", "0.05", "--warmup-steps", "4", data=data)
-    check_learns(printed, 36, share=0.95)
-    assert re.search(rf"^accuracy \S+ of {COUNT} images", printed, re.MULTILINE), printed
+    options = ["--model", "resnet18", "--batch-size", "24", "--lr", "0.02", "--warmup-steps", "8", "--ema-decay", "0.9"]
+    printed = run("torchvision_reference.py", "--steps", "48", *options, data=data)
+    # Its pictures are mixed and recoloured, so that much of the loss stays.
+    check_learns(printed, 48, share=0.9)
+    assert re.search(rf"^accuracy (0\.[5-9]|1\.0)\d* of {COUNT} images", printed, re.MULTILINE), printed
 
 
 def test_segmentation(data: str) -> None:

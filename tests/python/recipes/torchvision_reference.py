@@ -30,6 +30,7 @@ parser.add_argument("--warmup-steps", type=int, default=0)
 parser.add_argument("--batch-size", type=int, default=128, help="per rank")
 parser.add_argument("--size", type=int, default=176)
 parser.add_argument("--lr", type=float, default=0.5)
+parser.add_argument("--ema-decay", type=float, default=0.998)
 args = parser.parse_args()
 
 has_cuda = torch.cuda.is_available()
@@ -59,7 +60,7 @@ val = feedline.Loader(
 
 torch.manual_seed(0)
 model = torchvision.models.get_model(args.model, num_classes=len(classes)).to(device, memory_format=torch.channels_last)
-average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.998), use_buffers=True)
+average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(args.ema_decay), use_buffers=True)
 norms = [p for module in model.modules() if isinstance(module, nn.BatchNorm2d) for p in module.parameters()]
 kept = {id(p) for p in norms}
 others = [p for p in model.parameters() if id(p) not in kept]
