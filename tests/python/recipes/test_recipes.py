@@ -136,10 +136,13 @@ def test_segmentation(data: str) -> None:
 
 
 def test_two_views(data: str) -> None:
-    printed = run("two_views_simclr.py", "--steps", "36", data=data)
-    # Of 15 pictures one is the other view.
-    check_learns(printed, 36, share=0.95, guesses=15)
-    assert printed.count("different views 8 of 8") >= 34
+    options = ["--batch-size", "16", "--lr", "1e-4"]
+    printed = run("two_views_simclr.py", "--steps", "36", *options, data=data)
+    epochs = re.findall(r"^epoch \d+: (\d+) pictures, (\d+) of them in two views that differ", printed, re.MULTILINE)
+    assert len(epochs) == 12 and all(int(count) == COUNT and int(different) >= COUNT - 1 for count, different in epochs)
+    losses = [float(loss) for loss in re.findall(r"^step \d+: loss (\S+)", printed, re.MULTILINE)]
+    # Features take longer to learn than classes: it is enough that the loss goes down.
+    assert numpy.mean(losses[-12:]) < numpy.mean(losses[:12]), printed
 
 
 @needs("timm")

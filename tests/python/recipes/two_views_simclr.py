@@ -7,7 +7,6 @@ python two_views_simclr.py --data 'shards/train-{000000..000146}.tar' --steps 10
 from __future__ import annotations
 
 import argparse
-import itertools
 
 import torch
 import torchvision
@@ -20,6 +19,7 @@ parser.add_argument("--data", required=True)
 parser.add_argument("--steps", type=int, default=1000)
 parser.add_argument("--batch-size", type=int, default=256)
 parser.add_argument("--size", type=int, default=224)
+parser.add_argument("--lr", type=float, default=1e-3)
 parser.add_argument("--temperature", type=float, default=0.2)
 args = parser.parse_args()
 
@@ -41,18 +41,24 @@ torch.manual_seed(0)
 model = torchvision.models.resnet18(num_classes=128)
 model.fc = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 128))
 model = model.to(device or "cpu", memory_format=torch.channels_last).train()
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
 
-endless = itertools.chain.from_iterable(itertools.repeat(loader))
-for step, (first, second) in enumerate(itertools.islice(endless, args.steps), 1):
-    features = functional.normalize(model(torch.cat([first, second])))
-    likeness = features @ features.T / args.temperature
-    likeness.fill_diagonal_(-torch.inf)
-    rows = len(first)
-    # The other view of row i of 2 N is row i + N, or i - N.
-    loss = functional.cross_entropy(likeness, torch.arange(2 * rows, device=likeness.device).roll(rows))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    different = (first != second).flatten(1).any(1).sum()
-    print(f"step {step}: loss {loss.item():.4f} different views {different.item()} of {rows}")
+step = 0
+while step < args.steps:
+    picture_count = different_count = 0
+    for first, second in loader:
+        features = functional.normalize(model(torch.cat([first, second])))
+        likeness = features @ features.T / args.temperature
+        likeness.fill_diagonal_(-torch.inf)
+        rows = len(first)
+        # The other view of row i of 2 N is row i + N, or i - N.
+        loss = functional.cross_entropy(likeness, torch.arange(2 * rows, device=likeness.device).roll(rows))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step, picture_count = step + 1, picture_count + rows
+        different_count += int((first != second).flatten(1).any(1).sum())
+        print(f"step {step}: loss {loss.item():.4f}")
+        if step == args.steps:
+            break
+    print(f"epoch {loader.epoch}: {picture_count} pictures, {different_count} of them in two views that differ")
