@@ -12,8 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 # For every use: maturin builds the wheel, torch is the trainer, torchvision and pillow are the reference, and
 # scikit-image and scikit-learn ship real photographs.
 base_packages=(maturin numpy pillow scikit-image scikit-learn torch torchvision)
-# For the tests alone; the last two bring the functions by which Lightning and accelerate move batches.
-test_packages=(mypy pytest lightning-fabric accelerate lmdb msgpack)
+# For the tests alone: what the recipes train with, and what writes and reads datasets beside Feedline.
+test_packages=(mypy pytest lightning-fabric lightning accelerate transformers timm webdataset jax lmdb msgpack)
 
 say() { printf '%s\n' "$*" >&2; }
 die() {

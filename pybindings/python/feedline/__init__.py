@@ -39,6 +39,7 @@ from .errors import (
 )
 from .fields import REQUIRED, Float, Image, Int, Mask
 from .loader import Loader
+from .migrate import MigrationError, from_dataloader
 from .mix import Mix
 from .mixing import CutMix, MixUp
 from .output import Output
@@ -82,6 +83,7 @@ __all__ = [
     "Loader",
     "LoaderError",
     "Mask",
+    "MigrationError",
     "Mix",
     "MixUp",
     "Normalize",
@@ -118,4 +120,5 @@ __all__ = [
     "ToDtype",
     "TrivialAugmentWide",
     "__version__",
+    "from_dataloader",
 ]
