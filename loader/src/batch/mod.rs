@@ -5,6 +5,7 @@
 //! Leaves the memory itself, and who may touch it when, to [`crate::ring`].
 
 pub mod arrays;
+mod boxes;
 mod fields;
 pub mod layout;
 mod mask;
