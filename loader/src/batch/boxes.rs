@@ -18,8 +18,8 @@ use crate::spec::{
     PaddingMode, Transform,
 };
 
-/// Bytes of a record besides the extra numbers.
-const RECORD_BYTES: usize = SIDES * size_of::<f32>() + size_of::<i64>();
+/// Bytes of a box in a value, besides its extra numbers.
+pub const BOX_RECORD_BYTES: usize = SIDES * size_of::<f32>() + size_of::<i64>();
 
 /// Fewest bytes that a box takes in JSON.
 const TEXT_BYTES_MIN: u64 = 10;
@@ -102,7 +102,7 @@ impl BoxesRecipe {
     }
 
     fn record_bytes(&self) -> usize {
-        RECORD_BYTES + self.spec.extra.len() * size_of::<f64>()
+        BOX_RECORD_BYTES + self.spec.extra.len() * size_of::<f64>()
     }
 
     /// Left, top, right and bottom in pixels of the stored image of (width, height) `size`, as far as they make sense.
@@ -320,3 +320,6 @@ impl BoxesWorker {
 fn bad(words: impl Into<String>) -> SampleFault {
     SampleFault::new(FaultClass::BadValue, words)
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,5 +11,6 @@ pub mod layout;
 mod mask;
 pub mod room;
 
+pub use boxes::BOX_RECORD_BYTES;
 pub use fields::{FieldRecipe, FieldWorker};
 pub use layout::{BatchLayout, Dtype, FieldLayout, LayoutHash, REPORT_BYTES_MAX, RowEntry, RowForm};
