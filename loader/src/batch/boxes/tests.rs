@@ -292,7 +292,7 @@ fn values_are_dropped_with_their_boxes() {
     let mut made = Vec::new();
     worker.run_values(&recipe, &npy("<i2", "(1, 2)", &[0; 4]), &mut made).expect("a picture that a default stands for");
     assert_eq!(made, recipe.header(0));
-    let fault = |array: &[u8]| worker.run_values(&recipe, array, &mut Vec::new()).expect_err("bad").message;
+    let mut fault = |array: &[u8]| worker.run_values(&recipe, array, &mut Vec::new()).expect_err("bad").message;
     assert!(fault(&npy("<i2", "(1, 3)", &[0; 6])).contains("int16 of shape [3]"));
     assert!(fault(&npy("<i4", "(1, 2)", &[0; 8])).contains("int32 of shape [2]"));
     assert!(fault(&npy("<i2", "()", &[0; 2])).contains("no dimension"));
