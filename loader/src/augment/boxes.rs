@@ -71,10 +71,7 @@ impl MovingBox {
         let Stage { source, resized, window, .. } = *stage;
         let visible = stage.visible?;
         let mut made = self.moved(-f64::from(source.left), -f64::from(source.top));
-        let scale = [
-            f64::from(resized.0) / f64::from(source.width),
-            f64::from(resized.1) / f64::from(source.height),
-        ];
+        let scale = [f64::from(resized.0) / f64::from(source.width), f64::from(resized.1) / f64::from(source.height)];
         made.edges = std::array::from_fn(|side| made.edges[side] * scale[side % 2]);
         // Within the region that is resized, and not what was cut off before it was padded.
         let (left, top) = (visible.left as f64, visible.top as f64);
@@ -201,7 +198,12 @@ mod tests {
         check(&[turn(90.0)], (10, 10), [0.0, 0.0, 2.0, 3.0], Some(([7.0, 0.0, 10.0, 2.0], 1.0)));
         check(&[turn(180.0)], (10, 10), [0.0, 0.0, 2.0, 3.0], Some(([8.0, 7.0, 10.0, 10.0], 1.0)));
         let root = 2.0_f64.sqrt();
-        check(&[turn(45.0)], (10, 10), [4.0, 4.0, 6.0, 6.0], Some(([5.0 - root, 5.0 - root, 5.0 + root, 5.0 + root], 1.0)));
+        check(
+            &[turn(45.0)],
+            (10, 10),
+            [4.0, 4.0, 6.0, 6.0],
+            Some(([5.0 - root, 5.0 - root, 5.0 + root, 5.0 + root], 1.0)),
+        );
         let shift = warp(affine((10, 10), None, 0.0, [4.0, 0.0], 1.0, [0.0; 2]));
         check(&[shift], (10, 10), [4.0, 0.0, 8.0, 2.0], Some(([8.0, 0.0, 10.0, 2.0], 0.5)));
         // What has left the image does not come back.

@@ -291,7 +291,8 @@ impl BoxesWorker {
         };
         if header.dtype != recipe.dtype || entry != recipe.shape {
             let (have, need) = (header.dtype.name(), recipe.dtype.name());
-            let words = format!("entries are {have} of shape {entry:?}, the field is {need} of shape {:?}", recipe.shape);
+            let words =
+                format!("entries are {have} of shape {entry:?}, the field is {need} of shape {:?}", recipe.shape);
             return Err(bad(words));
         }
         let elements = header.sides.bytes(header.dtype).expect("as many as there are bytes");

@@ -245,7 +245,8 @@ fn arrays_of_boxes() {
     assert_eq!(found.map(|records| records.len()), Ok(2));
     assert_eq!(run(&plain(), &npy("<f4", "(0, 4)", &[]), UPRIGHT), Ok(vec![]));
     assert_eq!(run(&plain(), &npy("<f8", "(0,)", &[]), UPRIGHT), Ok(vec![]));
-    let fault = |shape, dtype, bytes: &[u8]| run(&plain(), &npy(dtype, shape, bytes), UPRIGHT).expect_err("bad").message;
+    let fault =
+        |shape, dtype, bytes: &[u8]| run(&plain(), &npy(dtype, shape, bytes), UPRIGHT).expect_err("bad").message;
     assert!(fault("(1, 5)", "<f4", &floats).contains("shape [1, 5], wanted is (N, 4)"));
     assert!(fault("(4,)", "<f4", &floats[..16]).contains("wanted is (N, 4)"));
     assert!(fault("(1, 4)", "<f2", &floats[..8]).contains("float16"));

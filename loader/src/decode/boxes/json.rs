@@ -154,10 +154,7 @@ impl Walker<'_> {
     }
 
     /// Goes through the list that comes next.
-    fn items(
-        &mut self,
-        mut each: impl FnMut(&mut Self, usize) -> Result<(), SampleFault>,
-    ) -> Result<(), SampleFault> {
+    fn items(&mut self, mut each: impl FnMut(&mut Self, usize) -> Result<(), SampleFault>) -> Result<(), SampleFault> {
         self.at += 1;
         let mut index = 0;
         while self.peek() != b']' {

@@ -97,13 +97,7 @@ impl BoxTable {
     }
 
     /// Fills `width` columns from number `first` on with the elements of a `.npy`.
-    fn read_array(
-        &mut self,
-        bytes: &[u8],
-        columns: &Columns,
-        first: usize,
-        width: usize,
-    ) -> Result<(), SampleFault> {
+    fn read_array(&mut self, bytes: &[u8], columns: &Columns, first: usize, width: usize) -> Result<(), SampleFault> {
         let header = npy::open(bytes)?;
         let rows = match *header.sides.as_slice() {
             [rows] if width == 1 || rows == 0 => rows as usize,
@@ -120,7 +114,10 @@ impl BoxTable {
         self.elements.clear();
         header.append_elements(bytes, &mut self.elements)?;
         let Some(read) = reader(header.dtype) else {
-            return Err(bad(format!("the array is of {}, wanted are integers, float32 or float64", header.dtype.name())));
+            return Err(bad(format!(
+                "the array is of {}, wanted are integers, float32 or float64",
+                header.dtype.name()
+            )));
         };
         if rows > 0 {
             self.reach(rows - 1, columns)?;
