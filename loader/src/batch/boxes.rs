@@ -261,8 +261,10 @@ impl BoxesWorker {
             return Err(fault("its label is no integer of at most 53 bits"));
         }
         let extra = &rest[..recipe.spec.extra.len()];
-        if rest.get(extra.len()).is_some_and(|flag| *flag != 0.0) {
-            return Ok(());
+        match rest.get(extra.len()) {
+            Some(flag) if flag.is_nan() => return Err(fault("what would leave it out is no number")),
+            Some(flag) if *flag != 0.0 => return Ok(()),
+            _ => {}
         }
         let (edges, size) = (image.orientation.turn_box(edges, image.size), image.orientation.size(image.size));
         let Some(made) = MovingBox::of_image(edges, size).and_then(|made| made.follow(&self.steps, size)) else {

@@ -39,8 +39,8 @@ def framework() -> str:
 def makers(layout: list[dict[str, Any]], forms: list[str], rows: int, kind: str) -> list[Maker]:
     """One maker a field of `layout`, for batches of `rows` rows, of framework `kind`.
 
-    `forms` says what each becomes, one of `FORMS`; ``boxes:2`` are boxes with two extra numbers each. An ``image`` has shape (height, width, channel) in memory, which torch
-    sees as (3, H, W).
+    `forms` says what each becomes, one of `FORMS`; ``boxes:2`` are boxes with two extra numbers each. An ``image`` has shape
+    (height, width, channel) in memory, which torch sees as (3, H, W).
     """
     return [_maker(field, form, rows, kind) for field, form in zip(layout, forms, strict=True)]
 
@@ -76,8 +76,9 @@ def _boxes_maker(extra: int, rows: int, kind: str) -> Maker:
     def made(values: Any) -> BoxRows:
         boxes, offsets, labels, others = values.boxes(extra)
         total = len(labels) // 8
-        shapes = (total, 4), (rows + 1,), (total,), (total, extra)
-        return BoxRows(sides(boxes, shapes[0]), numbers(offsets, shapes[1]), numbers(labels, shapes[2]), floats(others, shapes[3]))
+        return BoxRows(
+            sides(boxes, (total, 4)), numbers(offsets, (rows + 1,)), numbers(labels, (total,)), floats(others, (total, extra))
+        )
 
     return made
 

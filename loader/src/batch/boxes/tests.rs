@@ -120,6 +120,7 @@ fn members_within_extra_numbers_and_left_out() {
     let text = r#"{"annotations": {"bbox": [[1,2,3,4]], "category_id": [1], "area": [1.5], "iscrowd": [0]}}"#;
     check(&columns(), text, &expected[..1]);
     check(&columns(), r#"{"annotations": [[1,2,3,4,1,1.5,0],[1,2,3,4,2,2.5,1]]}"#, &expected[..1]);
+    check_fault(&columns(), r#"{"annotations": [[1,2,3,4,1,1,NaN]]}"#, FaultClass::BadValue, "leave it out");
     check_fault(&columns(), "[]", FaultClass::BadValue, "within \"annotations\" of an object");
     check_fault(&columns(), "{}", FaultClass::BadValue, "the object has no \"annotations\"");
 }

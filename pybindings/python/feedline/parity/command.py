@@ -163,7 +163,8 @@ def _rows(shard: str, pictures: list[Any]) -> Iterator[Row]:
     fields: dict[str, Any] = {"crop": feedline.Image("img", *crop), "base": feedline.Image("img", *base)}
     fields |= {str(number): feedline.Image("img", *base, transform) for number, transform in enumerate(chosen)}
     differences: list[list[Any]] = [[] for _ in fields]
-    moving = {"crop": crop, **{str(number): (*base, one) for number, one in enumerate(chosen) if _moves_freely(one)}}
+    moving: dict[str, tuple[Any, ...]] = {"crop": crop}
+    moving |= {str(number): (*base, transform) for number, transform in enumerate(chosen) if _moves_freely(transform)}
     of_boxes: dict[str, list[Any]] = {name: [] for name in moving}
     loaded = fields | {f"boxes of {name}": feedline.Boxes("json", of=name) for name in moving}
     with _quiet_loader(shard, loaded) as loader:
@@ -186,8 +187,8 @@ def _rows(shard: str, pictures: list[Any]) -> Iterator[Row]:
                             image = reference.by_torchvision(*reference.named(step), image)
                     expected = image.permute(1, 2, 0).numpy()
                     differences[2 + number].append(numpy.abs(pixels[str(number)] - expected))
-                for name, transforms in moving.items():
-                    (steps,) = reference.drawn(transforms, picture.size, _SEED, sample)
+                for name, moved in moving.items():
+                    (steps,) = reference.drawn(moved, picture.size, _SEED, sample)
                     of_boxes[name].append(_beside(targets[name][row], _boxes(sample, picture.size), picture.size, steps))
                 sample += 1
     for place, words in enumerate(("decode, RandomResizedCrop(224), flip", f"decode, Resize(({SIDE}, {SIDE}))")):
@@ -200,8 +201,8 @@ def _rows(shard: str, pictures: list[Any]) -> Iterator[Row]:
         else:
             bound = reference.BOUNDS["bilinear" if name == "warp" else name]
             yield _row(repr(transform), "torchvision", differences[2 + number], *bound)
-    for name, transforms in moving.items():
-        words = "RandomResizedCrop(224), flip" if name == "crop" else repr(transforms[-1])
+    for name, moved in moving.items():
+        words = "RandomResizedCrop(224), flip" if name == "crop" else repr(moved[-1])
         yield _boxes_row(f"boxes, {words}", of_boxes[name], *reference.BOX_BOUND)
 
 

@@ -120,7 +120,7 @@ def boxes_by_torchvision(boxes: Any, labels: Any, size: tuple[int, int], steps: 
 
     torchvision moves, clips and sanitises them; what one step leaves without an area is gone before the next.
     """
-    made = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(size[1], size[0]))  # type: ignore[call-arg]
+    made = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(size[1], size[0]))
     made, labels = _with_area(F.clamp_bounding_boxes(made), labels)
     for step in steps:
         if len(labels):
