@@ -268,7 +268,7 @@ fn numbers(numbers: &[i64]) -> Result<Lines> {
 /// The records of boxes, parted: sides, offsets in boxes, labels, extra numbers.
 fn split_boxes(records: &[u8], offsets: &[i64], extra: usize) -> Result<[Lines; 4]> {
     let record = BOX_RECORD_BYTES + extra * size_of::<f64>();
-    if let Some(odd) = offsets.iter().find(|offset| **offset as usize % record != 0) {
+    if let Some(odd) = offsets.iter().find(|offset| !(**offset as usize).is_multiple_of(record)) {
         return Err(Error::protocol(format!("boxes of {record} bytes each end at byte {odd} of a batch")));
     }
     let offsets: Vec<i64> = offsets.iter().map(|offset| offset / record as i64).collect();
