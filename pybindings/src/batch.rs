@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use feedline_loader::batch::arrays::ARRAY_HEADER_BYTES;
-use feedline_loader::batch::{Dtype, RowEntry};
+use feedline_loader::batch::{BOX_RECORD_BYTES, Dtype, RowEntry};
 use feedline_loader::client::Lease;
 use feedline_loader::{Error, Result};
 use pyo3::exceptions::{PyBufferError, PyRuntimeError};
@@ -240,14 +240,54 @@ impl Values {
     fn ragged(&self, py: Python<'_>) -> PyResult<(Field, Field)> {
         let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (values, offsets) = gathered.ok_or_else(given_away)?;
-        let offsets = Lines::filled(offsets.len() * size_of::<i64>(), |view| {
-            for (place, offset) in view.chunks_exact_mut(size_of::<i64>()).zip(&offsets) {
-                place.copy_from_slice(&offset.to_ne_bytes());
+        let offsets = numbers(&offsets).map_err(|error| to_python(py, &error, None))?;
+        Ok((Field::private(values), Field::private(offsets)))
+    }
+
+    /// Of a field of boxes with so many extra numbers each: all boxes row after row, float32 (total, 4); where each row
+    /// starts among them, int64, one more than rows; their labels, int64 (total,); their extra numbers, float64 (total,
+    /// extra). Once: the memory is given away.
+    fn boxes(&self, py: Python<'_>, extra: usize) -> PyResult<(Field, Field, Field, Field)> {
+        let gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (values, offsets) = gathered.ok_or_else(given_away)?;
+        split_boxes(values.as_slice(), &offsets, extra)
+            .map(|fields| fields.map(Field::private).into())
+            .map_err(|error| to_python(py, &error, None))
+    }
+}
+
+fn numbers(numbers: &[i64]) -> Result<Lines> {
+    Lines::filled(size_of_val(numbers), |view| {
+        for (place, number) in view.chunks_exact_mut(size_of::<i64>()).zip(numbers) {
+            place.copy_from_slice(&number.to_ne_bytes());
+        }
+        Ok(())
+    })
+}
+
+/// The records of boxes, parted: sides, offsets in boxes, labels, extra numbers.
+fn split_boxes(records: &[u8], offsets: &[i64], extra: usize) -> Result<[Lines; 4]> {
+    let record = BOX_RECORD_BYTES + extra * size_of::<f64>();
+    if let Some(odd) = offsets.iter().find(|offset| !(**offset as usize).is_multiple_of(record)) {
+        return Err(Error::protocol(format!("boxes of {record} bytes each end at byte {odd} of a batch")));
+    }
+    let offsets: Vec<i64> = offsets.iter().map(|offset| offset / record as i64).collect();
+    let part = |start: usize, bytes: usize| {
+        Lines::filled(records.len() / record * bytes, |view| {
+            // No numbers, no chunks.
+            for (place, record) in view.chunks_exact_mut(bytes.max(1)).zip(records.chunks_exact(record)) {
+                place.copy_from_slice(&record[start..start + bytes]);
             }
             Ok(())
-        });
-        Ok((Field::private(values), Field::private(offsets.map_err(|error| to_python(py, &error, None))?)))
-    }
+        })
+    };
+    let sides = BOX_RECORD_BYTES - size_of::<i64>();
+    Ok([
+        part(0, sides)?,
+        numbers(&offsets)?,
+        part(sides, size_of::<i64>())?,
+        part(BOX_RECORD_BYTES, extra * size_of::<f64>())?,
+    ])
 }
 
 /// One array a row: its shape, and its elements.

@@ -24,10 +24,11 @@ def test_every_bound_holds_on_generated_photos(tmp_path) -> None:
     report = json.loads(done.stdout)
     assert done.returncode == 0 and report["ok"], done.stdout + done.stderr
     assert report["images"] == 7 and "bad.jpg" in report["left_out"][0]
-    assert len(report["rows"]) == 19
+    assert len(report["rows"]) == 23
     assert {row["reference"] for row in report["rows"]} == {"Pillow", "torchvision"}
     words = run(str(tmp_path / "1.jpg"), str(tmp_path / "bad.jpg"))
     assert words.returncode == 0
+    assert "boxes, RandomResizedCrop(224), flip" in words.stdout
     assert "1 images" in words.stdout and "RandomRotation(degrees=30" in words.stdout and "left out" in words.stdout
 
 

@@ -4,10 +4,11 @@
 //! [`philox`] supplies the random numbers, [`plan`] turns transforms into steps (and says which recipes fuse),
 //! [`geometry`] has the boxes, [`axis`] the weights, and [`resize`] makes pixels from the strips that
 //! [`crate::decode`] hands on. [`operation`] does what a resample cannot ([`colour`], [`filter`], [`warp`], the
-//! [`policy`] of AutoAugment and its like), [`finish`] makes floats and planes. Everything a sample needs stays in its
-//! worker's memory.
+//! [`policy`] of AutoAugment and its like), [`finish`] makes floats and planes. [`boxes`] go where the pixels go.
+//! Everything a sample needs stays in its worker's memory.
 
 pub mod axis;
+pub mod boxes;
 mod check;
 pub mod colour;
 pub mod filter;

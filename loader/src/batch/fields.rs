@@ -4,6 +4,7 @@
 //! proved good: room in a slot is given once, and a sample that is replaced shall not have used any.
 
 use super::arrays::{ARRAY_HEADER_BYTES, Sides};
+use super::boxes::{BoxValuesRecipe, BoxesRecipe, BoxesWorker};
 use super::layout::{Dtype, FieldLayout, RowForm, VALUES_BYTES_MAX};
 use super::mask::{ImageForm, MaskRecipe, MaskWorker};
 use super::room::Lengths;
@@ -44,6 +45,8 @@ enum Kind {
     Json,
     Bytes,
     Array(ArraySpec),
+    Boxes(Box<BoxesRecipe>),
+    BoxValues(Box<BoxValuesRecipe>),
 }
 
 impl FieldRecipe {
@@ -95,6 +98,15 @@ impl FieldRecipe {
                 Some(shape) => (Kind::Array(spec.clone()), fixed(spec.dtype, shape)?, 0),
                 None => (Kind::Array(spec.clone()), varying(spec.dtype, RowForm::Arrays), spec.max_bytes),
             },
+            FieldKind::Boxes(spec) => {
+                let recipe = BoxesRecipe::compile(spec, name, fields)?;
+                let value_max = recipe.value_max();
+                (Kind::Boxes(Box::new(recipe)), varying(Dtype::Uint8, RowForm::Bytes), value_max)
+            }
+            FieldKind::BoxValues(spec) => {
+                let recipe = BoxValuesRecipe::compile(spec, name, fields)?;
+                (Kind::BoxValues(Box::new(recipe)), varying(spec.dtype, RowForm::Arrays), spec.max_bytes)
+            }
         };
         let form = layout.form;
         let header = if form == RowForm::Arrays { ARRAY_HEADER_BYTES as u64 } else { 0 };
@@ -118,6 +130,9 @@ impl FieldRecipe {
             Kind::Array(_) if self.form == RowForm::Arrays => {
                 row.extend(Sides::new(&[0]).expect("one dimension").to_header());
             }
+            // No boxes, whatever the default says.
+            Kind::Boxes(_) => {}
+            Kind::BoxValues(recipe) => row.extend(recipe.header(0)),
             Kind::Image(_) | Kind::Mask(_) | Kind::Array(_) => {
                 if default.len() as u64 != layout.dtype.bytes() {
                     let words = format!("one {} has not {} bytes", layout.dtype.name(), default.len());
@@ -134,9 +149,14 @@ impl FieldRecipe {
         self.form
     }
 
-    /// Whether other fields must have been made before, because this one follows an image.
-    pub fn follows(&self) -> bool {
-        matches!(&self.kind, Kind::Mask(mask) if mask.like().is_some())
+    /// How late among a row's fields it is made: those that follow an image after it, and what follows boxes after them.
+    pub fn turn(&self) -> u8 {
+        match &self.kind {
+            Kind::Mask(mask) => mask.like().is_some().into(),
+            Kind::Boxes(_) => 1,
+            Kind::BoxValues(_) => 2,
+            _ => 0,
+        }
     }
 
     /// The row of a sample that has none of the sources, where that is not a fault.
@@ -154,13 +174,15 @@ impl FieldRecipe {
         if self.form == RowForm::Fixed {
             return 0;
         }
-        let is_compressed = matches!(&self.kind, Kind::Array(spec) if spec.member.is_some());
         let mut lengths = Lengths::default();
         for member in members {
             let value = match (member, &self.default) {
                 // A .npy's own header is about as long as ours.
-                (Some(len), _) if is_compressed => u64::from(len) * DEFLATE_RATIO,
-                (Some(len), _) => u64::from(len),
+                (Some(len), _) => match &self.kind {
+                    Kind::Array(spec) if spec.member.is_some() => u64::from(len) * DEFLATE_RATIO,
+                    Kind::Boxes(boxes) => boxes.value_of_member(len.into()),
+                    _ => len.into(),
+                },
                 (None, Some(default)) => default.len() as u64,
                 (None, None) => continue,
             };
@@ -217,6 +239,7 @@ fn share_pictures(fields: &[FieldSpec], recipes: &mut [FieldRecipe]) {
 pub struct FieldWorker {
     images: ImageWorker,
     masks: MaskWorker,
+    boxes: BoxesWorker,
     archives: NpzReader,
     elements: Vec<u8>,
     /// Values of the row that is being made, one after the other, and whose they are.
@@ -236,6 +259,7 @@ impl FieldWorker {
         Ok(Self {
             images: ImageWorker::new()?,
             masks: MaskWorker::default(),
+            boxes: BoxesWorker::default(),
             archives: NpzReader::default(),
             elements: Vec::new(),
             values: Vec::new(),
@@ -252,6 +276,7 @@ impl FieldWorker {
         self.value_ends.clear();
         self.image_forms.clear();
         self.images.begin_sample();
+        self.boxes.begin_row();
         self.warnings = 0;
         self.cut_off.clear();
     }
@@ -293,7 +318,19 @@ impl FieldWorker {
                 self.value_ends.push((field, self.values.len()));
             }
             Kind::Array(spec) => self.run_array(field, recipe, spec, bytes, store)?,
+            Kind::Boxes(boxes) => self.run_boxes(field, boxes, bytes, draw)?,
+            Kind::BoxValues(of_boxes) => {
+                self.boxes.run_values(of_boxes, bytes, &mut self.values)?;
+                self.value_ends.push((field, self.values.len()));
+            }
         }
+        Ok(())
+    }
+
+    fn run_boxes(&mut self, field: usize, recipe: &BoxesRecipe, bytes: &[u8], draw: Draw) -> Result<(), SampleFault> {
+        let image = self.image_forms.iter().find(|(image, _)| *image == recipe.image()).map(|(_, form)| *form);
+        self.boxes.run((field, recipe), bytes, &mut self.archives, draw, image, &mut self.values)?;
+        self.value_ends.push((field, self.values.len()));
         Ok(())
     }
 

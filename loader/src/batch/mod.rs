@@ -5,10 +5,12 @@
 //! Leaves the memory itself, and who may touch it when, to [`crate::ring`].
 
 pub mod arrays;
+mod boxes;
 mod fields;
 pub mod layout;
 mod mask;
 pub mod room;
 
+pub use boxes::BOX_RECORD_BYTES;
 pub use fields::{FieldRecipe, FieldWorker};
 pub use layout::{BatchLayout, Dtype, FieldLayout, LayoutHash, REPORT_BYTES_MAX, RowEntry, RowForm};

@@ -11,6 +11,7 @@
 //!
 //! What is no picture has a reader of its own: class numbers ([`mask`]), arrays ([`npy`], [`npz`]), words ([`text`]).
 
+pub mod boxes;
 #[cfg(test)]
 mod choices;
 pub mod jpeg;

@@ -61,6 +61,20 @@ impl Orientation {
         stored
     }
 
+    /// Where the box (left, top, right, bottom) of the stored picture, whose (width, height) is given, ends up.
+    pub fn turn_box(self, [left, top, right, bottom]: [f64; 4], size: (u32, u32)) -> [f64; 4] {
+        let (width, height) = self.size(size);
+        let [mut left, mut top, mut right, mut bottom] =
+            if self.swapped { [top, left, bottom, right] } else { [left, top, right, bottom] };
+        if self.flipped_across {
+            (left, right) = (f64::from(width) - right, f64::from(width) - left);
+        }
+        if self.flipped_down {
+            (top, bottom) = (f64::from(height) - bottom, f64::from(height) - top);
+        }
+        [left, top, right, bottom]
+    }
+
     /// Appends to `turned` the picture whose pixels are `stored`, of (width, height) as stored.
     pub fn turn<T: Copy>(self, stored: &[T], size: (u32, u32), turned: &mut Vec<T>) {
         let (width, height) = self.size(size);
@@ -91,6 +105,8 @@ mod tests {
             let region = Region { left: place % size.0, top: place / size.0, width: 1, height: 1 };
             let stored = orientation.stored(region, size);
             assert_eq!(stored.top * 3 + stored.left, u32::from(pixel), "{number}: {region:?}");
+            let edges = |Region { left, top, .. }: Region| [left, top, left + 1, top + 1].map(f64::from);
+            assert_eq!(orientation.turn_box(edges(stored), (3, 2)), edges(region), "{number}");
         }
     }
 

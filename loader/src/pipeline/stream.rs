@@ -102,7 +102,7 @@ impl Stream {
         let selector = dataset.selector(&sources)?;
         let (fields, layouts) = FieldRecipe::compile_all(&spec.fields, spec.batch_size)?;
         let mut field_order: Vec<usize> = (0..fields.len()).collect();
-        field_order.sort_by_key(|&field| fields[field].follows());
+        field_order.sort_by_key(|&field| fields[field].turn());
         let values_bytes = values_bytes(&fields, &dataset, &selector, spec.batch_size);
         let layout = BatchLayout::with_values(layouts, spec.batch_size, dataset.key_bytes_max(), values_bytes)?;
         let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;

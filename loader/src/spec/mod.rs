@@ -3,6 +3,7 @@
 //! Everything here is data. [`JobSpec::check`] refuses what cannot be before anything is opened; the modules that
 //! act on a part compile it into a type of their own.
 
+mod boxes;
 mod transforms;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::batch::Dtype;
 use crate::error::{Error, Result};
 
+pub use boxes::{BOX_COLUMNS_MAX, BOXES_MAX, BoxFormat, BoxValuesSpec, BoxesSpec, Outside};
 pub use transforms::{
     Channels, FloatType, Interpolation, PaddingMode, Policy, Resampling, ResizeTo, Transform, WarpSpec,
 };
@@ -308,6 +310,10 @@ pub enum FieldKind {
     Array(ArraySpec),
     /// Class numbers, (height, width) a row, resampled to the nearest pixel only.
     Mask(MaskSpec),
+    /// Boxes of an image, any number a row.
+    Boxes(BoxesSpec),
+    /// An array with one entry a box.
+    BoxValues(BoxValuesSpec),
 }
 
 /// A value of any length.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from . import _native
 from .batch import Batch, FaultReport
+from .boxes import Boxes, BoxRows, BoxValues
 from .colours import (
     AutoAugment,
     ColorJitter,
@@ -66,6 +67,9 @@ __all__ = [
     "Array",
     "AutoAugment",
     "Batch",
+    "BoxRows",
+    "BoxValues",
+    "Boxes",
     "BudgetError",
     "Bytes",
     "CenterCrop",

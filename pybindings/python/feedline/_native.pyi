@@ -167,6 +167,12 @@ class Values:
     The values of one field of varying length of one batch, in private memory: a copy, in plan order, because workers
     finish in any order and so the rows lie scattered in the slot.
     """
+    def boxes(self, /, extra: SupportsIndex) -> tuple[Field, Field, Field, Field]:
+        """
+        Of a field of boxes with so many extra numbers each: all boxes row after row, float32 (total, 4); where each row
+        starts among them, int64, one more than rows; their labels, int64 (total,); their extra numbers, float64 (total,
+        extra). Once: the memory is given away.
+        """
     def chunks(self, /) -> list[bytes]:
         """
         One bytes object a row.

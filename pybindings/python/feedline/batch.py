@@ -237,7 +237,9 @@ def over_tensors(field: Any, function: Callable[[Any], Any]) -> Any:
     if not tensors_of(field):
         return field
     made = [function(item) if _is_tensor(item) else item for item in field]
-    return field if all(new is old for new, old in zip(made, field, strict=True)) else type(field)(made)
+    if all(new is old for new, old in zip(made, field, strict=True)):
+        return field
+    return type(field)._make(made) if hasattr(field, "_make") else type(field)(made)
 
 
 def _is_tensor(item: Any) -> bool:

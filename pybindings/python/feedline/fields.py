@@ -1,7 +1,7 @@
 """What a batch is made of: its fields.
 
-`values` has the fields that are neither pictures nor single numbers, `transforms` what happens to images and masks.
-Everything here is a description: the sidecar does the work, and `kind` is the JSON that it is told.
+`values` has the fields that are neither pictures nor single numbers, `boxes` those of boxes, `transforms` what happens to
+images, masks and boxes. Everything here is a description: the sidecar does the work, and `kind` is the JSON that it is told.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Image(Field):
             samples, as for Pillow. ``"lenient"``: the row has what there is and grey for the rest; such rows are counted,
             and named in the batch's report under the class ``lenient``.
         orientation: ``"ignore"`` leaves pixels as they are stored, as Pillow and torchvision do. ``"apply"`` turns the
-            picture as its EXIF data say before anything else, and masks that are ``like`` it with it.
+            picture as its EXIF data say before anything else, and its masks and boxes with it.
         background: Red, green and blue, 0 to 255, that show through transparent pixels. Without it alpha is dropped, as
             Pillow's ``convert("RGB")`` does.
         default: Value of every channel of every pixel, 0 to 255 (a number, for floats), where a sample has no image.
@@ -337,7 +337,8 @@ def field_specs(fields: Mapping[str, Field], layout: str) -> list[dict[str, Any]
             raise TypeError(f"fields: a name is a string, got {name!r}")
         if not isinstance(field, Field):
             raise TypeError(
-                f"fields[{name!r}] must be feedline.Image, Mask, Int, Float, Text, Json, Bytes or Array, got {field!r}"
+                f"fields[{name!r}] must be feedline.Image, Mask, Boxes, BoxValues, Int, Float, Text, Json, Bytes or Array, "
+                f"got {field!r}"
             )
     return [_field_spec(name, field, layout) for name, field in fields.items()]
 

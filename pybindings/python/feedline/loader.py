@@ -39,7 +39,8 @@ class Loader:
         batch_size: Rows of a batch, per rank.
         shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own. The
             short word for ``order``.
-        fields: What a batch holds, in order: name to `Image`, `Mask`, `Int`, `Float`, `Text`, `Json`, `Bytes` or `Array`.
+        fields: What a batch holds, in order: name to `Image`, `Mask`, `Boxes`, `BoxValues`, `Int`, `Float`, `Text`,
+            `Json`, `Bytes` or `Array`.
             By default ``image``, a crop of 224 pixels (random with flips where the order is random, else central after a
             resize to 256), and ``label``, the class in ``cls``.
         seed: Seed of order and augmentation, 0 to 2**64 - 1; 0 by default.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import arguments
+from .boxes import Boxes, BoxValues
 from .fields import Field, Image, Int, Mask
 
 #: Second word of the key, so that the draws of samples have streams of their own.
@@ -132,6 +133,11 @@ class Mixing:
             raise ValueError(f"batch_transform needs an Image field; the fields are {', '.join(names)}")
         if masks := [name for name, field in fields.items() if isinstance(field, Mask)]:
             raise ValueError(f"batch_transform would tear the mask {masks[0]!r} from its image: leave one of them out")
+        if boxes := [name for name, field in fields.items() if isinstance(field, Boxes | BoxValues)]:
+            raise ValueError(
+                f"batch_transform would blend objects of two images, and the boxes {boxes[0]!r} tell only those of one: leave "
+                "one of them out"
+            )
         self.labels = []
         for transform in listed:
             if transform.labels not in fields:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 from ._native import View
+from .boxes import BoxRows
 
 #: Makes of one field's buffer what the batch shows.
 Maker = Callable[[Any], Any]
@@ -18,8 +19,8 @@ Maker = Callable[[Any], Any]
 #: Forms of rows of one size: a tensor, an image's tensor in ``channels_last``.
 FIXED_FORMS = ("tensor", "image")
 
-#: What a field can become: those, str, bytes, parsed JSON, a pair of values and offsets, tensors of any shape.
-FORMS = ("tensor", "image", "texts", "chunks", "json", "ragged", "arrays")
+#: What a field can become: those, str, bytes, parsed JSON, a pair of values and offsets, tensors of any shape, boxes.
+FORMS = ("tensor", "image", "texts", "chunks", "json", "ragged", "arrays", "boxes")
 
 #: Types that NumPy does not have, and what holds their bits there.
 _NUMPY_NAMES = {"bfloat16": "uint16"}
@@ -38,8 +39,8 @@ def framework() -> str:
 def makers(layout: list[dict[str, Any]], forms: list[str], rows: int, kind: str) -> list[Maker]:
     """One maker a field of `layout`, for batches of `rows` rows, of framework `kind`.
 
-    `forms` says what each becomes, one of `FORMS`. An ``image`` has shape (height, width, channel) in memory, which torch
-    sees as (3, H, W).
+    `forms` says what each becomes, one of `FORMS`; ``boxes:2`` are boxes with two extra numbers each. An ``image`` has shape
+    (height, width, channel) in memory, which torch sees as (3, H, W).
     """
     return [_maker(field, form, rows, kind) for field, form in zip(layout, forms, strict=True)]
 
@@ -59,12 +60,27 @@ def _maker(field: dict[str, Any], form: str, rows: int, kind: str) -> Maker:
             return chars(first, (len(first),)), offsets(second, (rows + 1,))
 
         return ragged
+    if form.startswith("boxes"):
+        return _boxes_maker(int(form.partition(":")[2] or 0), rows, kind)
     if form == "arrays":
         view = _view(field["dtype"], kind)
         return lambda arrays: [view(elements, shape) for shape, elements in arrays]
     if kind == "numpy":
         return _numpy_maker(field, rows)
     return _torch_maker(field, form == "image", rows)
+
+
+def _boxes_maker(extra: int, rows: int, kind: str) -> Maker:
+    sides, numbers, floats = (_view(dtype, kind) for dtype in ("float32", "int64", "float64"))
+
+    def made(values: Any) -> BoxRows:
+        boxes, offsets, labels, others = values.boxes(extra)
+        total = len(labels) // 8
+        return BoxRows(
+            sides(boxes, (total, 4)), numbers(offsets, (rows + 1,)), numbers(labels, (total,)), floats(others, (total, extra))
+        )
+
+    return made
 
 
 def _view(dtype: str, kind: str) -> Callable[[Any, Any], Any]:

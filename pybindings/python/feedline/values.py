@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .fields import REQUIRED, Field, checked_count, checked_sources, packed
 
 #: Most bytes of one value: the sidecar checks what a whole batch might take.
-_BYTES_MAX = 2**31 - 1
+BYTES_MAX = 2**31 - 1
 
 #: Element types of arrays, as `struct` has them.
 _DTYPES = {
@@ -33,7 +33,7 @@ class Text(Field):
 
     def __init__(self, sources: str | Iterable[str], *, max_bytes: int = 64 << 10, default: str = REQUIRED) -> None:
         self.sources = checked_sources(sources, "Text")
-        self.max_bytes = checked_count(max_bytes, "max_bytes", "Text", _BYTES_MAX)
+        self.max_bytes = checked_count(max_bytes, "max_bytes", "Text", BYTES_MAX)
         self.default = default
 
     def kind(self, layout: str) -> Any:
@@ -74,7 +74,7 @@ class Bytes(Field):
         if as_ not in ("list", "ragged"):
             raise ValueError(f"Bytes: as_ must be \"list\" or \"ragged\", got {as_!r}")
         self.as_ = as_
-        self.max_bytes = checked_count(max_bytes, "max_bytes", "Bytes", _BYTES_MAX)
+        self.max_bytes = checked_count(max_bytes, "max_bytes", "Bytes", BYTES_MAX)
         self.default = default
 
     @property
@@ -113,7 +113,7 @@ class Json(Field):
     ) -> None:
         self.sources = checked_sources(sources, "Json")
         self.parse = bool(parse)
-        self.max_bytes = checked_count(max_bytes, "max_bytes", "Json", _BYTES_MAX)
+        self.max_bytes = checked_count(max_bytes, "max_bytes", "Json", BYTES_MAX)
         self.default = default
 
     @property
@@ -164,20 +164,14 @@ class Array(Field):
         default: float = REQUIRED,
     ) -> None:
         self.sources = checked_sources(sources, "Array")
-        name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
-        if name not in _DTYPES:
-            raise ValueError(f"Array: dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
-        if shape is not None:
-            sides = tuple(shape)
-            if len(sides) > 8 or not all(isinstance(side, int) and 0 <= side < 2**32 for side in sides):
-                raise ValueError(f"Array: shape must be at most 8 sides of 0 or more, or None, got {shape!r}")
-            shape = sides
+        name = array_dtype(dtype, "Array")
+        shape = None if shape is None else array_shape(shape, "Array")
         if member is not None and (not isinstance(member, str) or not member):
             raise TypeError(f"Array: member is the name of an array in a .npz, or None, got {member!r}")
         self.shape = shape
         self.dtype = name
         self.member = member
-        self.max_bytes = checked_count(max_bytes, "max_bytes", "Array", _BYTES_MAX)
+        self.max_bytes = checked_count(max_bytes, "max_bytes", "Array", BYTES_MAX)
         self.default = default
 
     @property
@@ -196,3 +190,19 @@ class Array(Field):
     def __repr__(self) -> str:
         member = f", member={self.member!r}" if self.member else ""
         return f"Array({list(self.sources)!r}{member}, shape={self.shape!r}, dtype={self.dtype!r})"
+
+
+def array_dtype(dtype: object, owner: str) -> str:
+    """The name of an element type, given by name or as NumPy's or torch's."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ValueError(f"{owner}: dtype must be one of {', '.join(_DTYPES)}, got {dtype!r}")
+    return str(name)
+
+
+def array_shape(shape: Sequence[int], owner: str) -> tuple[int, ...]:
+    """`shape`, which must be that of an array."""
+    sides = tuple(shape)
+    if len(sides) > 8 or not all(isinstance(side, int) and 0 <= side < 2**32 for side in sides):
+        raise ValueError(f"{owner}: shape must be at most 8 sides of 0 or more, or None, got {shape!r}")
+    return sides

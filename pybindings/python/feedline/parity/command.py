@@ -19,6 +19,12 @@ SIDE = 256
 
 _SEED = 5
 
+#: Boxes drawn for each image.
+_BOXES = 8
+
+#: Transforms that turn a box into the hull of its corners.
+_MOVING = ("random_rotation", "random_affine", "random_perspective")
+
 
 @dataclass
 class Row:
@@ -27,9 +33,10 @@ class Row:
     Attributes:
         transform: As Python writes it.
         reference: Who it is compared with.
-        largest: The largest difference of a value, in levels of 0 to 255.
+        largest: The largest difference of a value, in levels of 0 to 255; of an edge, in pixels, for boxes.
         mean: The mean difference.
-        beyond: Share of values that differ by more than one level; of pixels that differ at all for a nearest pick.
+        beyond: Share of values that differ by more than one level; of pixels that differ at all for a nearest pick; of
+            boxes that only one of both keeps.
         bound: What `largest` may be; None for a nearest pick.
         bound_beyond: What `beyond` may be.
         ok: Whether both hold.
@@ -37,10 +44,10 @@ class Row:
 
     transform: str
     reference: str
-    largest: int
+    largest: float
     mean: float
     beyond: float
-    bound: int | None
+    bound: float | None
     bound_beyond: float
     ok: bool
 
@@ -98,12 +105,22 @@ def compare(paths: list[Path]) -> tuple[list[Row], list[str]]:
                 except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
                     left_out.append(f"{path}: {error}")
                     continue
-                member = tarfile.TarInfo(f"{len(pictures):06}.img")
-                member.size = len(body)
-                tar.addfile(member, io.BytesIO(body))
+                boxes = json.dumps(_boxes(len(pictures), picture.size)).encode()
+                for suffix, content in (("img", body), ("json", boxes)):
+                    member = tarfile.TarInfo(f"{len(pictures):06}.{suffix}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
                 pictures.append(picture)
         rows = list(_rows(str(shard), pictures)) if pictures else []
     return rows, left_out
+
+
+def _boxes(number: int, size: tuple[int, int]) -> list[list[float]]:
+    """Some boxes of a picture, each with a label."""
+    import numpy
+
+    corners = numpy.sort(numpy.random.default_rng(number).random((_BOXES, 2, 2)), axis=1) * size
+    return [[*box, label] for label, box in enumerate(corners.reshape(-1, 4).tolist())]
 
 
 def operations() -> list[Any]:
@@ -146,9 +163,14 @@ def _rows(shard: str, pictures: list[Any]) -> Iterator[Row]:
     fields: dict[str, Any] = {"crop": feedline.Image("img", *crop), "base": feedline.Image("img", *base)}
     fields |= {str(number): feedline.Image("img", *base, transform) for number, transform in enumerate(chosen)}
     differences: list[list[Any]] = [[] for _ in fields]
-    with _quiet_loader(shard, fields) as loader:
+    moving: dict[str, tuple[Any, ...]] = {"crop": crop}
+    moving |= {str(number): (*base, transform) for number, transform in enumerate(chosen) if _moves_freely(transform)}
+    of_boxes: dict[str, list[Any]] = {name: [] for name in moving}
+    loaded = fields | {f"boxes of {name}": feedline.Boxes("json", of=name) for name in moving}
+    with _quiet_loader(shard, loaded) as loader:
         sample = 0
         for batch in loader:
+            targets = {name: batch[f"boxes of {name}"].targets() for name in moving}
             for row in range(len(batch["base"])):
                 picture = pictures[sample]
                 pixels = {name: batch[name][row].permute(1, 2, 0).numpy().astype(numpy.int16) for name in fields}
@@ -165,6 +187,9 @@ def _rows(shard: str, pictures: list[Any]) -> Iterator[Row]:
                             image = reference.by_torchvision(*reference.named(step), image)
                     expected = image.permute(1, 2, 0).numpy()
                     differences[2 + number].append(numpy.abs(pixels[str(number)] - expected))
+                for name, moved in moving.items():
+                    (steps,) = reference.drawn(moved, picture.size, _SEED, sample)
+                    of_boxes[name].append(_beside(targets[name][row], _boxes(sample, picture.size), picture.size, steps))
                 sample += 1
     for place, words in enumerate(("decode, RandomResizedCrop(224), flip", f"decode, Resize(({SIDE}, {SIDE}))")):
         yield _row(words, "Pillow", differences[place], *reference.RESAMPLE_BOUND)
@@ -176,6 +201,37 @@ def _rows(shard: str, pictures: list[Any]) -> Iterator[Row]:
         else:
             bound = reference.BOUNDS["bilinear" if name == "warp" else name]
             yield _row(repr(transform), "torchvision", differences[2 + number], *bound)
+    for name, moved in moving.items():
+        words = "RandomResizedCrop(224), flip" if name == "crop" else repr(moved[-1])
+        yield _boxes_row(f"boxes, {words}", of_boxes[name], *reference.BOX_BOUND)
+
+
+def _moves_freely(transform: Any) -> bool:
+    spec = transform.spec()
+    return any(word in spec and spec[word]["warp"]["interpolation"] == "bilinear" for word in _MOVING)
+
+
+def _beside(target: dict[str, Any], stored: list[list[float]], size: tuple[int, int], steps: Any) -> tuple[Any, int, int]:
+    """Differences of edges, the boxes that one side alone keeps, and all boxes."""
+    import torch
+
+    from . import reference
+
+    boxes = torch.tensor(stored, dtype=torch.float64)
+    expected, labels = reference.boxes_by_torchvision(boxes[:, :4], boxes[:, 4].long(), size, steps)
+    ours, theirs = target["labels"].tolist(), labels.tolist()
+    both = [label for label in ours if label in theirs]
+    pairs = [(target["boxes"][ours.index(label)].double(), expected[theirs.index(label)]) for label in both]
+    difference = [float((own - other).abs().max()) for own, other in pairs]
+    return difference, len(ours) + len(theirs) - 2 * len(both), len(stored)
+
+
+def _boxes_row(transform: str, beside: list[tuple[Any, int, int]], bound: float, bound_beyond: float) -> Row:
+    edges = [difference for differences, _, _ in beside for difference in differences] or [0.0]
+    alone = sum(count for _, count, _ in beside) / sum(count for _, _, count in beside)
+    largest = max(edges)
+    is_ok = largest <= bound and alone <= bound_beyond
+    return Row(transform, "torchvision", largest, sum(edges) / len(edges), alone, bound, bound_beyond, is_ok)
 
 
 class _quiet_loader:
@@ -227,7 +283,7 @@ def table(rows: list[Row], count: int, left_out: list[str]) -> str:
         cells.append([
             _short(row.transform),
             row.reference,
-            f"{row.largest}",
+            f"{row.largest:.5f}" if isinstance(row.largest, float) else f"{row.largest}",
             f"{row.mean:.4f}",
             f"{row.beyond:.3%}" + (" moved" if row.bound is None else ""),
             f"{bound}, {row.bound_beyond:.1%}",
@@ -236,5 +292,5 @@ def table(rows: list[Row], count: int, left_out: list[str]) -> str:
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("torchvision", "torch", "pillow"))
-    head = f"{count} images, differences in levels of 0 to 255, on the same parameters; {versions}"
+    head = f"{count} images, differences in levels of 0 to 255, of boxes in pixels, on the same parameters; {versions}"
     return "\n".join([head, *(f"left out: {words}" for words in left_out), "", *lines])

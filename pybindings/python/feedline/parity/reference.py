@@ -10,6 +10,7 @@ import numpy
 import torch
 import torchvision.transforms.v2.functional as F
 from PIL import Image
+from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode
 
 from .. import _native
@@ -35,6 +36,9 @@ BOUNDS = {
 
 #: Share of pixels of a nearest pick that may differ at all.
 NEAREST_SHARE = 0.01
+
+#: Edges of boxes, in pixels of the output: largest difference, and share of boxes that only one of both keeps.
+BOX_BOUND = (0.001, 0.0)
 
 #: A resize against Pillow's, after a decode of the same JPEG: largest difference, and share of values with more than 1.
 RESAMPLE_BOUND = (2, 0.001)
@@ -109,3 +113,43 @@ def by_pillow(picture: Image.Image, stages: Sequence[dict[str, Any]]) -> Any:
         if stage["mirrored"]:
             picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return numpy.asarray(picture)
+
+
+def boxes_by_torchvision(boxes: Any, labels: Any, size: tuple[int, int], steps: Sequence[dict[str, Any]]) -> tuple[Any, Any]:
+    """Boxes (N, 4) xyxy float64 in a picture of (width, height) `size`, and their labels, after `steps`.
+
+    torchvision moves, clips and sanitises them; what one step leaves without an area is gone before the next.
+    """
+    made = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(size[1], size[0]))
+    made, labels = _with_area(F.clamp_bounding_boxes(made), labels)
+    for step in steps:
+        if len(labels):
+            made, labels = _with_area(_moved(step, made), labels)
+    made, valid = F.sanitize_bounding_boxes(made)
+    return made.as_subclass(torch.Tensor), labels[valid]
+
+
+def _with_area(boxes: Any, labels: Any) -> tuple[Any, Any]:
+    is_left = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    return tv_tensors.wrap(boxes[is_left], like=boxes), labels[is_left]
+
+
+def _moved(step: dict[str, Any], boxes: Any) -> Any:
+    """One step by torchvision, on bounding boxes."""
+    if "resample" in step:
+        stage = step["resample"]
+        left, top, width, height = stage["source"]
+        boxes = F.resize(F.crop(boxes, top, left, height, width), stage["resized"][::-1])
+        left, top, width, height = stage["window"]
+        boxes = F.crop(boxes, top, left, height, width)
+        boxes = F.horizontal_flip(boxes) if stage["mirrored"] else boxes
+        return F.vertical_flip(boxes) if stage["upside_down"] else boxes
+    if "operation" not in step:
+        return boxes
+    name, parameters = named(step)
+    if name == "warp":
+        return F.perspective(boxes, None, None, coefficients=parameters["coefficients"])
+    if name == "extend":
+        window = parameters["window"]
+        return F.crop(boxes, window["top"], window["left"], window["height"], window["width"])
+    return boxes
