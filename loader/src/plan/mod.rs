@@ -54,6 +54,9 @@ pub struct PlanOptions<'a> {
     pub left_out: &'a [u64],
 }
 
+/// Substitutes that are sought in the shards at hand: if most samples there are bad, others are taken.
+const NEAR_ATTEMPTS: u32 = 16;
+
 /// The plan of a job at one rank, for all epochs.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -79,7 +82,9 @@ impl Plan {
         let walk = Walk::new(source, order, first_samples, left_out)?;
         let positions = walk.positions();
         if positions == 0 {
-            return Err(Error::config("the quarantine leaves no sample: mend the data, or shorten the list"));
+            return Err(Error::config(
+                "no sample is left: the quarantine, or missing=\"drop\", leaves out every one; mend the data, or leave out fewer",
+            ));
         }
         partition.check(positions, 0)?;
         let plan = Self { job: Arc::new(Job { walk, positions, seed, partition }) };
@@ -200,9 +205,13 @@ impl EpochPlan {
     }
 
     /// The sample that takes the row at `position` after `attempt` samples (1 and up) could not be used. A function of
-    /// seed, epoch, position and attempt alone, so that timing never changes a batch.
+    /// seed, epoch, position and attempt alone, so that timing never changes a batch. Where the order goes by shards, the
+    /// first attempts keep to those at hand, which may have to be unpacked to be read at all.
     pub fn substitute(&self, position: u64, attempt: u32) -> SampleId {
-        self.sample_at(self.random.substitute(self.job.positions, position, attempt))
+        let near = self.job.walk.neighbours(&self.walk, position).filter(|near| near.end - near.start > 1);
+        let range = near.filter(|_| attempt <= NEAR_ATTEMPTS).unwrap_or(0..self.job.positions);
+        let place = self.random.substitute(range.end - range.start, position, attempt);
+        self.sample_at(range.start + place)
     }
 }
 

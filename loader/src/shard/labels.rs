@@ -221,11 +221,12 @@ fn read_json_lines(path: &Path, file: File, key: Option<&str>) -> Result<Rows> {
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let wrong = |message: &str| Error::config(format!("{}: line {number}: {message}", path.display()));
         let line = line.map_err(|source| Error::io("read", path, source))?;
+        let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
         if line.trim().is_empty() {
             continue;
         }
         let object: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(&line).map_err(|error| wrong(&error.to_string()))?;
+            serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
         if rows.is_none() {
             let header: Vec<String> = object.keys().cloned().collect();
             let key_column = key_column(path, &header, key.or(Some("key")))?;
@@ -286,6 +287,7 @@ mod tests {
         let json =
             "{\"key\": \"c\", \"label\": 3}\n\n{\"key\": \"a\", \"label\": \"1\"}\n{\"label\": 2, \"key\": \"d/b\"}\n";
         check("t.jsonl", json, None, &["label"], rows);
+        check("t.jsonl", &format!("\u{feff}{json}"), None, &["label"], rows);
         let some = "{\"key\": \"c\", \"x\": 3}\n{\"key\": \"a\", \"x\": null}\n{\"key\": \"d/b\"}\n";
         check("t.jsonl", some, None, &["x"], &[&[None], &[None], &[Some("3")]]);
         let quoted = "k,text,n\na,\"x, \"\"y\"\"\n z\",1\nd/b,,2\nc,w,3\n";

@@ -184,7 +184,8 @@ impl Rules<'_> {
             keys.records.iter().enumerate().map(|(place, record)| (keys.key(record), place)).collect();
         let mut is_listed = vec![false; keys.records.len()];
         let mut listed = Vec::new();
-        for line in list.split(|&byte| byte == b'\n') {
+        let lines = list.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&list);
+        for line in lines.split(|&byte| byte == b'\n') {
             let Some(name) = image_name(line) else { continue };
             let place = by_key.get(stem(name)).or_else(|| by_key.get(name));
             match place.filter(|&&place| !is_listed[place]) {
