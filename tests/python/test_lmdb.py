@@ -122,6 +122,15 @@ def test_text_recognition(epoch, tmp_path, caplog) -> None:
     assert "left out: 1" in words and "4 to 8" not in words and "4 to 4" in words
 
 
+def test_text_recognition_with_two_keys_for_one_number(epoch, tmp_path, caplog) -> None:
+    made = photos(3)
+    pairs = [(b"image-000000001", made[0]), (b"image-1", made[1]), (b"label-000000001", b"7"), (b"num-samples", b"1")]
+    rows = epoch(write(tmp_path / "d", pairs), PAIR)
+    assert [(key, label) for key, _, label in rows] == [("000000001", 7)] and close_to(rows[0][1], made[0])
+    assert "second members of a sample for one field, one of the two not used: 1" in told(caplog)
+    assert "image-1" in told(caplog)
+
+
 def test_text_recognition_bad_image(load, tmp_path) -> None:
     made = photos(3)
     pairs = [(b"image-%09d" % number, photo) for number, photo in enumerate(made, 1)]
