@@ -169,7 +169,7 @@ def test_clients_that_come_at_once_get_one_dataset(script, serve, tmp_path) -> N
 try: say(len(feedline.Loader(sys.argv[1:], fields={"data": feedline.Bytes("bin")}, timeout=60).dataset))
 except feedline.ShardError as error: say(str(error))
 """
-    for expected in (COUNT, f"{shards[1]}: at byte 4096: the shard is cut off inside"):
+    for expected in (COUNT, f"{shards[1]}: at byte 3584: the shard is cut off inside"):
         clients = [script(code, *map(str, shards), env={"FEEDLINE_SOCKET": server.socket}) for _ in range(6)]
         answers = [client.finish()[0] for client in clients]
         assert all(str(words).startswith(str(expected)) for [[words]] in answers), answers

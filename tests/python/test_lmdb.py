@@ -620,14 +620,15 @@ def test_a_value_is_read_by_one_request(load, tmp_path) -> None:
     socket = f"{place}/s"
     serve = [sys.executable, "-m", "feedline", "serve", "--json", "--socket", socket, "--workers", "1", "--reader", "pread"]
     command = [strace, "-f", "-y", "-e", "trace=pread64,preadv,preadv2", "-o", str(trace), *serve]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # strace goes with what it traces.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     try:
         assert process.stdout is not None and process.stderr is not None
         if not process.stdout.readline():
             pytest.skip(f"strace may not trace here: {process.stderr.read()!r}")
         assert sorted(values_of(load(str(path), fields=VALUES, batch_size=4, sidecar=socket))) == list(range(60))
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)
         process.communicate(timeout=30)
         shutil.rmtree(place)
     lengths = [int(line.rsplit("=", 1)[1]) for line in trace.read_text().splitlines()

@@ -20,6 +20,7 @@ mod shares;
 mod source;
 mod walk;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use draws::Draws;
@@ -54,8 +55,9 @@ pub struct PlanOptions<'a> {
     pub left_out: &'a [u64],
 }
 
-/// Substitutes that are sought in the shards at hand: if most samples there are bad, others are taken.
-const NEAR_ATTEMPTS: u32 = 16;
+/// Substitutes that are sought in the shards at hand. Few: where most samples there are bad, many bad ones in a row would end
+/// the run.
+const NEAR_ATTEMPTS: u32 = 4;
 
 /// The plan of a job at one rank, for all epochs.
 #[derive(Debug, Clone)]
@@ -205,13 +207,22 @@ impl EpochPlan {
     }
 
     /// The sample that takes the row at `position` after `attempt` samples (1 and up) could not be used. A function of
-    /// seed, epoch, position and attempt alone, so that timing never changes a batch. Where the order goes by shards, the
-    /// first attempts keep to those at hand, which may have to be unpacked to be read at all.
+    /// seed, epoch, position and attempt alone, so that timing never changes a batch.
     pub fn substitute(&self, position: u64, attempt: u32) -> SampleId {
+        self.substitute_within(0..self.job.positions, position, attempt)
+    }
+
+    /// As [`EpochPlan::substitute`], for shards that cost a lot to be read from at all: where the order goes by shards, the
+    /// first few attempts keep to those at hand.
+    pub fn substitute_at_hand(&self, position: u64, attempt: u32) -> SampleId {
         let near = self.job.walk.neighbours(&self.walk, position).filter(|near| near.end - near.start > 1);
-        let range = near.filter(|_| attempt <= NEAR_ATTEMPTS).unwrap_or(0..self.job.positions);
-        let place = self.random.substitute(range.end - range.start, position, attempt);
-        self.sample_at(range.start + place)
+        let near = near.filter(|_| attempt <= NEAR_ATTEMPTS);
+        self.substitute_within(near.unwrap_or(0..self.job.positions), position, attempt)
+    }
+
+    fn substitute_within(&self, positions: Range<u64>, position: u64, attempt: u32) -> SampleId {
+        let place = self.random.substitute(positions.end - positions.start, position, attempt);
+        self.sample_at(positions.start + place)
     }
 }
 

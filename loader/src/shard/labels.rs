@@ -342,7 +342,12 @@ mod tests {
         check("t.csv", "k,v\na,1\na,2\n", None, "line 3: the key \"a\" stands in line 2 too");
         check("t.csv", "k,v\na,1,2\n", None, "line 2: a row of 3 cells, under 2 names");
         check("t.csv", "k,v\nb,1\na\n", None, "line 3: a row of 1 cells, under 2 names");
-        check("t.tsv", "k\tv\na\t\"5 inches\nb\t7\n", None, "line 2: a quote that begins a cell of this row is never closed");
+        check(
+            "t.tsv",
+            "k\tv\na\t\"5 inches\nb\t7\n",
+            None,
+            "line 2: a quote that begins a cell of this row is never closed",
+        );
         check("t.csv", "k,v\nb,\"7\"\na,\"\"\"7", None, "line 3: a quote");
         check("t.csv", "k,\"v\na,1\n", None, "a quote");
         check("t.csv", "k,v,v\na,1,2\n", None, "the column \"v\" stands there twice");

@@ -90,6 +90,27 @@ enum State {
     Between(Packed),
     Within(Stream),
     Over,
+    /// It failed so, and will again: a decoder that is asked once more may say that its stream is over.
+    Failed(Failure),
+}
+
+/// An error that can be told again.
+enum Failure {
+    System(i32),
+    Other(io::ErrorKind, String),
+}
+
+impl Failure {
+    fn of(error: &io::Error) -> Self {
+        error.raw_os_error().map_or_else(|| Self::Other(error.kind(), error.to_string()), Self::System)
+    }
+
+    fn tell(&self) -> io::Error {
+        match self {
+            Self::System(code) => io::Error::from_raw_os_error(*code),
+            Self::Other(kind, message) => io::Error::new(*kind, message.clone()),
+        }
+    }
 }
 
 /// All streams of a file as one. Reads fail once `stop` is set.
@@ -134,21 +155,15 @@ impl<'a> Streams<'a> {
     }
 }
 
-impl Read for Streams<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
+impl Streams<'_> {
+    fn read_on(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
-                State::Between(mut packed) => match self.find_next(&mut packed) {
-                    Ok(true) => self.state = State::Within(Stream::open(self.compression, packed)?),
-                    Ok(false) => {}
-                    Err(error) => {
-                        self.state = State::Between(packed);
-                        return Err(error);
+                State::Between(mut packed) => {
+                    if self.find_next(&mut packed)? {
+                        self.state = State::Within(Stream::open(self.compression, packed)?);
                     }
-                },
+                }
                 State::Within(mut stream) => match stream.read(buffer) {
                     Ok(0) => self.state = State::Between(stream.close()),
                     // The same stream is asked again, where a signal came between.
@@ -158,8 +173,24 @@ impl Read for Streams<'_> {
                     }
                 },
                 State::Over => return Ok(0),
+                State::Failed(failure) => return Err(failure.tell()),
             }
         }
+    }
+}
+
+impl Read for Streams<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let read = self.read_on(buffer);
+        if let Err(error) = &read
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            self.state = State::Failed(Failure::of(error));
+        }
+        read
     }
 }
 
@@ -175,8 +206,14 @@ mod tests {
         file.write_all(bytes).expect("written");
         file.rewind().expect("a plain file");
         let go = AtomicBool::new(false);
+        let mut streams = Streams::new(file, compression, &go);
         let mut found = Vec::new();
-        Streams::new(file, compression, &go).read_to_end(&mut found).map(|_| found)
+        let read = streams.read_to_end(&mut found);
+        if let Err(error) = &read {
+            let again = streams.read(&mut [0; 8]).expect_err("it fails for good").to_string();
+            assert_eq!(again, error.to_string());
+        }
+        read.map(|_| found)
     }
 
     #[test]
@@ -200,6 +237,11 @@ mod tests {
     fn other_bytes_behind_a_stream_are_told_with_their_place() {
         for compression in [Compression::Gzip, Compression::Zstd, Compression::Xz] {
             let one = packed(compression, &[7; 3000]);
+            let mut flipped = one.clone();
+            // In what says how the stream ends, or in its last block.
+            let late = one.len() - 10;
+            flipped[late] ^= 0x10;
+            assert!(unpacked(&flipped, compression).is_err(), "{compression:?}: damage is found");
             let check = |junk: &[u8], part: &str| {
                 let error = unpacked(&[&one, junk].concat(), compression).expect_err("junk").to_string();
                 assert!(error.contains(part), "{compression:?}: {error}");
