@@ -232,8 +232,9 @@ fn walk_tar<S: ReadAt + ?Sized>(
         Unsorted::Regroup => add_regrouped(&mut walk, path, rules, &mut table, report)?,
     };
     if let Some(Damage { offset, message }) = damage {
-        // A member of another sample tells that the open one is complete.
-        if walk.cut_member.as_deref().is_some_and(|member| table.is_complete_before(member)) {
+        // The end of the archive, or a member of another sample, tells that the open one is complete.
+        let is_followed = || walk.cut_member.as_deref().is_some_and(|member| table.is_complete_before(member));
+        if walk.has_ended || is_followed() {
             table.close(path, &mut walk.findings)?;
         }
         table.drop_open(Finding::CutSample, offset, &mut walk.findings);
