@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import datasets
@@ -128,6 +129,76 @@ def test_nobody_builds_an_index_for_a_client_that_left(script, serve, tmp_path) 
     leaver.process.kill()
     leaver.process.wait(timeout=10)
     assert within(5, lambda: not holders(shard)), "the sidecar has let go of the shard"
+
+
+def test_an_index_is_built_as_long_as_one_of_several_clients_waits(script, serve, tmp_path) -> None:
+    shard = tmp_path / "long.tar.xz"
+    endless_zeros(shard)
+    server = serve("--workers", "1")
+    clients = []
+    for number in range(3):
+        clients.append(script("say(); load(sys.argv[1]).peek()", str(shard), env={"FEEDLINE_SOCKET": server.socket}))
+        clients[-1].hear()
+        assert within(20, lambda: sockets_of(server.process.pid) > number), "it is connected"
+        assert within(20, lambda: server.process.pid in holders(shard)), "the index is being built"
+    for client in clients[:2]:
+        client.process.kill()
+        client.process.wait(timeout=10)
+        left = sockets_of(server.process.pid)
+        assert within(5, lambda: sockets_of(server.process.pid) <= left)
+        assert within(20, lambda: server.process.pid in holders(shard)), "others wait for it"
+    clients[2].process.kill()
+    clients[2].process.wait(timeout=10)
+    assert within(5, lambda: not holders(shard)), "the sidecar has let go of the shard"
+
+
+def sockets_of(pid: int) -> int:
+    """Connections of a sidecar: its sockets but the one that it listens at."""
+    count = 0
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):
+            count += os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+    return count - 1
+
+
+def test_clients_that_come_at_once_get_one_dataset(script, serve, tmp_path) -> None:
+    """A cold dataset and many clients: all get it, or all get its error."""
+    shards = write_shards(tmp_path / "cold", 1)
+    server = serve("--workers", "1", "--cache-dir", str(tmp_path / "cache"))
+    code = """
+try: say(len(feedline.Loader(sys.argv[1:], fields={"data": feedline.Bytes("bin")}, timeout=60).dataset))
+except feedline.ShardError as error: say(str(error))
+"""
+    for expected in (COUNT, f"{shards[1]}: at byte 3584: the shard is cut off inside"):
+        clients = [script(code, *map(str, shards), env={"FEEDLINE_SOCKET": server.socket}) for _ in range(6)]
+        answers = [client.finish()[0] for client in clients]
+        assert all(str(words).startswith(str(expected)) for [[words]] in answers), answers
+        os.truncate(shards[1], 4096 + 10)
+
+
+def test_a_file_of_a_tree_that_is_written_in_place_is_read_anew(load, tmp_path) -> None:
+    folder = tmp_path / "tree" / "a"
+    folder.mkdir(parents=True)
+    versions = [datasets.photo(number, 60, 50) for number in range(2)]
+    longest = max(map(len, versions))
+    # JPEG decoders pass over what follows the end marker.
+    versions = [version + bytes(longest - len(version)) for version in versions]
+    for number in range(40):
+        (folder / f"{number:03}.jpg").write_bytes(versions[0])
+    fields = {"image": feedline.Image(["jpg"], feedline.Resize((16, 16)))}
+    loader = load(tmp_path / "tree", fields=fields, slots=4, shuffle=False)
+    before = [image.tolist() for batch in loader for image in batch["image"]]
+    loader.close()
+    path = folder / "017.jpg"
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.write(versions[1])
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(feedline.ShardError, match=r"017\.jpg: .*the file changed after it was indexed: .*open the dataset again"):
+        list(load(tmp_path / "tree", fields=fields, slots=4, shuffle=False))
+    after = [image.tolist() for batch in load(tmp_path / "tree", fields=fields, shuffle=False) for image in batch["image"]]
+    changed = [number for number, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+    assert changed == [17]
 
 
 def test_a_sparse_shard_is_indexed_at_once(load, tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import pickle
@@ -119,6 +120,15 @@ def test_text_recognition(epoch, tmp_path, caplog) -> None:
     assert 'profile="text-recognition"' in words
     assert "num-samples says 4, 3 are there" in words
     assert "left out: 1" in words and "4 to 8" not in words and "4 to 4" in words
+
+
+def test_text_recognition_with_two_keys_for_one_number(epoch, tmp_path, caplog) -> None:
+    made = photos(3)
+    pairs = [(b"image-000000001", made[0]), (b"image-1", made[1]), (b"label-000000001", b"7"), (b"num-samples", b"1")]
+    rows = epoch(write(tmp_path / "d", pairs), PAIR)
+    assert [(key, label) for key, _, label in rows] == [("000000001", 7)] and close_to(rows[0][1], made[0])
+    assert "second members of a sample for one field, one of the two not used: 1" in told(caplog)
+    assert "image-1" in told(caplog)
 
 
 def test_text_recognition_bad_image(load, tmp_path) -> None:
@@ -485,3 +495,153 @@ print(len(feedline.Loader({str(path)!r}, fields={{"value": feedline.Int("value")
         if "data.mdb>" in line and line.rsplit("=", 1)[1].strip().isdigit()
     )  # fmt: skip
     assert 0 < read < (path / "data.mdb").stat().st_size / 100
+
+
+# Going on after an interruption.
+
+
+def interrupted(loader: feedline.Loader, batches: int) -> dict[str, Any]:
+    """The state after some batches, as a checkpoint keeps it."""
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    del iterator
+    loader.close()
+    return state
+
+
+def values_of(loader: feedline.Loader) -> list[int]:
+    return [value for batch in loader for value in batch["value"].tolist()]
+
+
+def test_a_resume_knows_its_snapshot(load, tmp_path, caplog) -> None:
+    path = write(tmp_path / "d", digits(40, 0))
+    options = {"fields": VALUES, "shuffle": True, "batch_size": 4}
+    whole = values_of(load(str(path), **options))
+    state = interrupted(load(str(path), **options), 3)
+    (database,) = state["databases"]
+    with lmdb.open(str(path)) as environment:
+        assert database["transaction"] == environment.info()["last_txnid"]
+    assert state["positions"] == 40
+
+    def resumed(place: Path = path) -> list[int]:
+        caplog.clear()
+        loader = load(str(place), **options)
+        loader.load_state_dict(state)
+        # What is not known yet is kept.
+        assert loader.state_dict() == state
+        return values_of(loader)
+
+    assert resumed() == whole[12:]
+    assert "transaction" not in told(caplog)
+    # Values alone: the order goes on, and the change is named.
+    write(path, digits(40, 1000))
+    assert resumed() == [value + 1000 for value in whole[12:]]
+    words = f"{path}/data.mdb: this state was taken of transaction {database['transaction']}, now there is"
+    assert words in told(caplog) and "values may have changed" in told(caplog)
+    # A copy has its keys, in other pages.
+    (tmp_path / "copy").mkdir()
+    with lmdb.open(str(path)) as environment:
+        environment.copy(str(tmp_path / "copy"), compact=True)
+    assert resumed(tmp_path / "copy") == [value + 1000 for value in whole[12:]]
+    # Another key, or one less: the same position is another sample.
+    write(path, [(b"0005", b"7")])
+    with pytest.raises(ValueError, match="with other keys or in another order, so the same position is another sample"):
+        resumed()
+    with lmdb.open(str(path)) as environment, environment.begin(write=True) as transaction:
+        transaction.delete(b"0005")
+    assert resumed() == [value + 1000 for value in whole[12:]]
+
+
+def test_a_resume_counts_positions(load, tmp_path) -> None:
+    shard = tmp_path / "s.tar"
+    datasets.write_shard(shard, [(f"{number}.value", b"%d" % number) for number in range(20)])
+    state = interrupted(load(shard, fields=VALUES, batch_size=4), 2)
+    datasets.write_shard(shard, [(f"{number}.value", b"%d" % number) for number in range(21)])
+    loader = load(shard, fields=VALUES, batch_size=4)
+    loader.load_state_dict(state)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="an epoch of 20 positions, the loader has 21"):
+            iter(loader)
+    old = {name: state[name] for name in ("version", "epoch", "position", "seed", "order", "mix", "quarantine")}
+    loader.load_state_dict(old)
+    assert len(values_of(loader)) == 13, "a state that does not say is taken at its word"
+
+
+# The trainer's side.
+
+
+def test_the_trainer_holds_nothing_of_a_database(load, tmp_path) -> None:
+    path = write(tmp_path / "d", digits(40, 0))
+    loader = load(str(path), fields=VALUES, shuffle=False, batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    open_files = [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")]
+    maps = Path("/proc/self/maps").read_text()
+    assert str(path) not in maps and not any(str(path) in target for target in open_files)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_child_processes_open_their_own_stream(script, tmp_path, method: str) -> None:
+    path = write(tmp_path / "d", digits(40, 0))
+    # A spawned child imports the parent's main module, which must be a file.
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import multiprocessing, feedline
+
+def child(loader, answer):
+    answer.put([int(value) for batch in loader for value in batch["value"]])
+
+if __name__ == "__main__":
+    loader = feedline.Loader({str(path)!r}, fields={{"value": feedline.Int("value")}}, batch_size=4, shuffle=False, timeout=60)
+    first = next(iter(loader))
+    context = multiprocessing.get_context({method!r})
+    answer = context.Queue()
+    process = context.Process(target=child, args=(loader, answer))
+    process.start()
+    found = answer.get(timeout=60)
+    process.join(60)
+    assert process.exitcode == 0 and found == list(range(40)), (process.exitcode, found)
+    assert [int(value) for batch in loader for value in batch["value"]] == list(range(40))
+""")
+    script("import runpy; runpy.run_path(sys.argv[1], run_name='__main__')" if method == "fork" else
+           "import subprocess; subprocess.run([sys.executable, sys.argv[1]], check=True)", str(program)).finish()  # fmt: skip
+
+
+def test_a_value_is_read_by_one_request(load, tmp_path) -> None:
+    """Over all its overflow pages, and without a touch of any other."""
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed")
+    path = write(tmp_path / "d", [(b"%03d" % n, b"%d" % n + b" " * 150_000) for n in range(60)])
+    len(load(str(path), fields=VALUES))
+    trace, place = tmp_path / "trace", tempfile.mkdtemp(prefix="feedline-")
+    socket = f"{place}/s"
+    serve = [sys.executable, "-m", "feedline", "serve", "--json", "--socket", socket, "--workers", "1", "--reader", "pread"]
+    command = [strace, "-f", "-y", "-e", "trace=pread64,preadv,preadv2", "-o", str(trace), *serve]
+    # strace goes with what it traces.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        if not process.stdout.readline():
+            pytest.skip(f"strace may not trace here: {process.stderr.read()!r}")
+        assert sorted(values_of(load(str(path), fields=VALUES, batch_size=4, sidecar=socket))) == list(range(60))
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=30)
+        shutil.rmtree(place)
+    # What another thread interrupted is told in two lines.
+    lengths, unfinished = [], set()
+    for line in trace.read_text().splitlines():
+        thread = line.split()[0]
+        if "data.mdb>" in line and "<unfinished" in line:
+            unfinished.add(thread)
+        elif "data.mdb>" in line or ("resumed>" in line and thread in unfinished):
+            unfinished.discard(thread)
+            length = line.rsplit("=", 1)[1].strip()
+            lengths += [int(length)] if length.isdigit() else []
+    values = [length for length in lengths if length > 100_000]
+    # The next epoch's first batches are read ahead.
+    assert len(values) >= 60 and all(150_000 <= length < 150_000 + 3 * 4096 for length in values), sorted(set(values))
+    assert sum(lengths) - sum(values) < 100 * 4096, "little else is read"

@@ -294,6 +294,7 @@ def test_state_goes_on_exactly(load) -> None:
     state = loader.state_dict()
     assert state == {
         "version": 1, "epoch": 0, "position": 40, "seed": 5, "order": "global", "mix": None, "quarantine": None,
+        "drop_missing": [], "positions": 100, "databases": [],
     }  # fmt: skip
     resumed = load()
     resumed.load_state_dict(state)

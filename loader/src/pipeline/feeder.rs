@@ -319,7 +319,12 @@ impl Feeder {
     fn read_substitute(&mut self, retry: Retry) -> Result<(), (Refused, Retry)> {
         let Retry { batch, row, attempt } = retry;
         let position = batch.plan.row(row).position;
-        let sample = batch.plan.epoch().substitute(position, attempt);
+        let epoch = batch.plan.epoch();
+        let sample = match batch.stream.dataset().first_compressed() {
+            // Another shard would have to be unpacked.
+            Some(_) => epoch.substitute_at_hand(position, attempt),
+            None => epoch.substitute(position, attempt),
+        };
         self.read_row(batch.clone(), row, attempt, sample).map_err(|refused| (refused, Retry { batch, row, attempt }))
     }
 

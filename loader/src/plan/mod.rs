@@ -20,6 +20,7 @@ mod shares;
 mod source;
 mod walk;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use draws::Draws;
@@ -54,6 +55,10 @@ pub struct PlanOptions<'a> {
     pub left_out: &'a [u64],
 }
 
+/// Substitutes that are sought in the shards at hand. Few: where most samples there are bad, many bad ones in a row would end
+/// the run.
+const NEAR_ATTEMPTS: u32 = 4;
+
 /// The plan of a job at one rank, for all epochs.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -79,7 +84,9 @@ impl Plan {
         let walk = Walk::new(source, order, first_samples, left_out)?;
         let positions = walk.positions();
         if positions == 0 {
-            return Err(Error::config("the quarantine leaves no sample: mend the data, or shorten the list"));
+            return Err(Error::config(
+                "no sample is left: the quarantine, or missing=\"drop\", leaves out every one; mend the data, or leave out fewer",
+            ));
         }
         partition.check(positions, 0)?;
         let plan = Self { job: Arc::new(Job { walk, positions, seed, partition }) };
@@ -202,7 +209,20 @@ impl EpochPlan {
     /// The sample that takes the row at `position` after `attempt` samples (1 and up) could not be used. A function of
     /// seed, epoch, position and attempt alone, so that timing never changes a batch.
     pub fn substitute(&self, position: u64, attempt: u32) -> SampleId {
-        self.sample_at(self.random.substitute(self.job.positions, position, attempt))
+        self.substitute_within(0..self.job.positions, position, attempt)
+    }
+
+    /// As [`EpochPlan::substitute`], for shards that cost a lot to be read from at all: where the order goes by shards, the
+    /// first few attempts keep to those at hand.
+    pub fn substitute_at_hand(&self, position: u64, attempt: u32) -> SampleId {
+        let near = self.job.walk.neighbours(&self.walk, position).filter(|near| near.end - near.start > 1);
+        let near = near.filter(|_| attempt <= NEAR_ATTEMPTS);
+        self.substitute_within(near.unwrap_or(0..self.job.positions), position, attempt)
+    }
+
+    fn substitute_within(&self, positions: Range<u64>, position: u64, attempt: u32) -> SampleId {
+        let place = self.random.substitute(positions.end - positions.start, position, attempt);
+        self.sample_at(positions.start + place)
     }
 }
 

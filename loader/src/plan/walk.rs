@@ -1,5 +1,6 @@
 //! From a position to its sample: a source, gone through in an order, with cuts.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::block::Borders;
@@ -146,6 +147,22 @@ impl Walk {
         };
         let shards = shards.into_iter().map(|shard| u32::try_from(shard).expect("shards are counted in 32 bits"));
         Some(ShardStretch { shards: shards.collect(), end_position: cuts.closed(end) })
+    }
+
+    /// The positions around `position` whose samples lie in the same few shards, where the order goes by shards.
+    pub(super) fn neighbours(&self, epoch: &EpochWalk, position: u64) -> Option<Range<u64>> {
+        let (Self::Places { borders: Some(borders), .. }, EpochWalk::Places { order, cuts }) = (self, epoch) else {
+            return None;
+        };
+        let whole = match order {
+            EpochOrder::Global(_) => return None,
+            EpochOrder::Block(order) => order.block_at(cuts.restore(position)).positions,
+            EpochOrder::Sequential => {
+                let shard = borders.shard_of(cuts.restore(position));
+                borders.first(shard)..borders.first(shard + 1)
+            }
+        };
+        Some(cuts.closed(whole.start)..cuts.closed(whole.end))
     }
 
     pub(super) fn block_shards(&self) -> Option<u32> {

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -13,7 +12,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Service;
 use super::beside::beside;
-use super::datasets::{check_roots, classes_beside};
+use super::datasets::{News, check_roots, classes_beside};
+use super::lacking::find_lacking;
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
 use super::quarantine::{LeftOut, Proposals, QuarantineList};
 use crate::decode;
@@ -153,14 +153,15 @@ impl Connection {
         let quarantine = quarantine(&spec, lists.quarantine.as_deref())?;
         // Without a dataset the client has gone, as the next look at its socket or process says.
         let Some(dataset) = self.open_dataset(&spec, pidfd).await? else { return Ok(()) };
-        let LeftOut { samples, notices: left_out_notices } = find_left_out(quarantine, &dataset).await?;
+        let (LeftOut { samples, notices: left_out_notices }, quarantined) =
+            find_left_out(&spec, quarantine, &dataset).await?;
         let source = source(&spec, &dataset, lists.indices, lists.weights)?;
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = dataset.classes().map(<[String]>::to_vec).or_else(|| classes_beside(&spec.shards));
-        let quarantined = samples.len() as u64;
+        let dropped = samples.len() as u64 - quarantined;
         let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, left_out: samples, events })?;
         let notices = [stream.dataset().notices(), &left_out_notices, &stream.plan().notices()].concat();
-        let info = StreamInfo { quarantined, notices, ..self.info(&stream, classes) };
+        let info = StreamInfo { quarantined, dropped, notices, ..self.info(&stream, classes) };
         let RingDescriptors { payload, control, freed } = ring;
         self.service.lock_streams().push(stream.clone());
         self.service.pipeline.add(stream.clone());
@@ -171,32 +172,22 @@ impl Connection {
     /// Opens the dataset beside the control plane, telling the client how far it is; `None` when the client goes before
     /// that is done.
     async fn open_dataset(&mut self, spec: &JobSpec, pidfd: Option<&AsyncFd<OwnedFd>>) -> Result<Option<Arc<Dataset>>> {
-        let (progress, mut reports) = tokio::sync::watch::channel(None::<IndexProgress>);
-        let (service, shards, rules) = (self.service.clone(), spec.shards.clone(), spec.rules.clone());
-        let wanted = Wanted(Arc::default());
-        let stop = wanted.0.clone();
-        let opening = beside("builds an index", move || {
-            let tell = |report| {
-                progress.send_replace(Some(report));
-            };
-            service.datasets.open(&shards, &rules, &tell, &stop)
-        });
-        let mut opening = std::pin::pin!(opening);
+        let mut opening = self.service.datasets.open(&spec.shards, &spec.rules);
         loop {
             tokio::select! {
-                opened = &mut opening => return opened.map(Some),
+                news = opening.next() => match news {
+                    News::Opened(dataset) => return Ok(Some(dataset)),
+                    News::Failed(kind, message) => return Err(Error::Remote { kind, message }),
+                    News::Progress(IndexProgress { shards_done, shards_total, samples }) => {
+                        self.send(&ServerMessage::Indexing { shards_done, shards_total, samples }, NO_DESCRIPTORS).await?;
+                    }
+                },
                 filled = self.fill() => {
                     if !filled? {
                         return Ok(None);
                     }
                 }
                 () = process_end(pidfd) => return Ok(None),
-                Ok(()) = reports.changed() => {
-                    let report = *reports.borrow_and_update();
-                    if let Some(IndexProgress { shards_done, shards_total, samples }) = report {
-                        self.send(&ServerMessage::Indexing { shards_done, shards_total, samples }, NO_DESCRIPTORS).await?;
-                    }
-                }
             }
         }
     }
@@ -212,6 +203,8 @@ impl Connection {
             left_out: plan.left_out(),
             repeated: plan.repeated(),
             quarantined: 0,
+            dropped: 0,
+            databases: stream.dataset().databases(),
             classes,
             layout: stream.layout().clone(),
             slot_count: spec.slots,
@@ -343,15 +336,6 @@ impl Drop for Connection {
     }
 }
 
-/// Somebody waits for what is under way; dropped, it tells those who work on it to stop.
-struct Wanted(Arc<AtomicBool>);
-
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Returns when the client's process has ended; never, where the kernel gives no descriptor for it.
 async fn process_end(pidfd: Option<&AsyncFd<OwnedFd>>) {
     match pidfd {
@@ -377,11 +361,22 @@ fn quarantine(spec: &JobSpec, attached: Option<&[u8]>) -> Result<Option<Quaranti
     Ok(list)
 }
 
-/// Finds the samples to leave out, beside the control plane: it goes through the keys of the shards concerned.
-async fn find_left_out(list: Option<QuarantineList>, dataset: &Arc<Dataset>) -> Result<LeftOut> {
-    let Some(list) = list else { return Ok(LeftOut::default()) };
-    let dataset = dataset.clone();
-    beside("looks for samples in quarantine", move || list.find_in(&dataset)).await
+/// Finds the samples to leave out, beside the control plane: it goes through the keys or the samples of the shards concerned.
+/// Beside them, how many are in quarantine.
+async fn find_left_out(spec: &JobSpec, list: Option<QuarantineList>, dataset: &Arc<Dataset>) -> Result<(LeftOut, u64)> {
+    if list.is_none() && spec.drop_missing.is_empty() {
+        return Ok((LeftOut::default(), 0));
+    }
+    let (dataset, spec) = (dataset.clone(), spec.clone());
+    let find = move || {
+        let mut found = list.map_or(Ok(LeftOut::default()), |list| list.find_in(&dataset))?;
+        found.samples.sort_unstable();
+        found.samples.dedup();
+        let quarantined = found.samples.len() as u64;
+        found.join(find_lacking(&spec, &dataset)?);
+        Ok((found, quarantined))
+    };
+    beside("looks for samples to leave out", find).await
 }
 
 /// Which samples an epoch takes.

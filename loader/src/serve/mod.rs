@@ -7,6 +7,7 @@
 mod beside;
 mod connection;
 mod datasets;
+mod lacking;
 mod metrics;
 pub mod protocol;
 pub mod quarantine;
@@ -78,7 +79,7 @@ struct Service {
     options: ServeOptions,
     pipeline: Pipeline,
     workers: u32,
-    datasets: Datasets,
+    datasets: Arc<Datasets>,
     streams: std::sync::Mutex<Vec<Arc<Stream>>>,
     /// Number of connected clients.
     clients: watch::Sender<usize>,
@@ -125,10 +126,10 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
     let (clients, _) = watch::channel(0);
     let service = Arc::new(Service {
         // Where clients may only name what lies in some folders, links do not lead out of those.
-        datasets: Datasets::new(
+        datasets: Arc::new(Datasets::new(
             options.cache_dir.clone(),
             if options.allow_roots.is_empty() { Links::Followed } else { Links::Confined },
-        ),
+        )),
         options,
         pipeline,
         workers,

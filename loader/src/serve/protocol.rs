@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchLayout;
 use crate::error::{Error, ErrorKind, Result};
+use crate::shard::DatabaseState;
 use crate::spec::{JobSpec, Tail};
 use crate::telemetry::StreamFigures;
 
@@ -124,6 +125,12 @@ pub struct StreamInfo {
     pub repeated: u64,
     /// Samples in quarantine.
     pub quarantined: u64,
+    /// Samples that are left out because they lack a field, those in quarantine not counted again.
+    #[serde(default)]
+    pub dropped: u64,
+    /// The databases among the shards, as they were opened.
+    #[serde(default)]
+    pub databases: Vec<DatabaseState>,
     /// Names of the classes, where a `classes.json` lies beside the shards.
     pub classes: Option<Vec<String>>,
     /// Where each field lies in a slot.

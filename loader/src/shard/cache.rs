@@ -104,6 +104,17 @@ impl Cache {
         Ok(ShardIndex::new(bytes).unwrap_or_else(|reason| unreachable!("a new index is sound: {reason}")))
     }
 
+    /// Removes the index of a shard that has changed in a way that a start would not notice.
+    pub(super) fn forget(&self, path: &Path) {
+        let Some(index_path) = self.index_path(path) else { return };
+        match fs::remove_file(&index_path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("{}: out of date, and cannot be removed: {error}; remove it", index_path.display());
+            }
+            _ => {}
+        }
+    }
+
     fn index_path(&self, shard: &Path) -> Option<PathBuf> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(shard.as_os_str().as_bytes());

@@ -6,12 +6,13 @@
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::streams::Streams;
 use super::window::{ReadAt, check_wanted};
 use crate::error::{Error, Result};
 
@@ -30,9 +31,6 @@ const LOOK_BACK_BYTES: usize = 1 << 20;
 /// Bytes unpacked at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Bytes read from the file at a time.
-const READ_BYTES: usize = 1 << 20;
-
 impl Compression {
     /// Its name, for people.
     pub(super) const fn name(self) -> &'static str {
@@ -43,26 +41,26 @@ impl Compression {
         }
     }
 
-    /// The unpacked bytes of `file`. Streams that are joined end to end are one.
-    fn unpack(self, file: File) -> io::Result<Box<dyn Read>> {
-        let file = BufReader::with_capacity(READ_BYTES, file);
-        Ok(match self {
-            Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(file)),
-            Self::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(file)?),
-            Self::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(file)),
-        })
+    /// Whether a stream may begin with this byte.
+    pub(super) const fn begins_with(self, byte: u8) -> bool {
+        match self {
+            Self::Gzip => byte == 0x1f,
+            // A frame, or one that is to be skipped.
+            Self::Zstd => matches!(byte, 0x28 | 0x50..=0x5f),
+            Self::Xz => byte == 0xfd,
+        }
     }
 }
 
 /// A compressed file, read at growing offsets of its unpacked bytes.
 pub(super) struct Forwards<'a> {
-    state: RefCell<State>,
+    state: RefCell<State<'a>>,
     /// Set when nobody wants the bytes any more.
     stop: &'a AtomicBool,
 }
 
-struct State {
-    unpacked: Box<dyn Read>,
+struct State<'a> {
+    unpacked: Streams<'a>,
     /// The last bytes that were unpacked, and where they start.
     recent: Vec<u8>,
     recent_offset: u64,
@@ -71,13 +69,14 @@ struct State {
 
 impl<'a> Forwards<'a> {
     /// Starts at the first byte. Reads fail once `stop` is set.
-    pub(super) fn new(file: File, compression: Compression, stop: &'a AtomicBool) -> io::Result<Self> {
-        let state = State { unpacked: compression.unpack(file)?, recent: Vec::new(), recent_offset: 0, is_over: false };
-        Ok(Self { state: RefCell::new(state), stop })
+    pub(super) fn new(file: File, compression: Compression, stop: &'a AtomicBool) -> Self {
+        let unpacked = Streams::new(file, compression, stop);
+        let state = State { unpacked, recent: Vec::new(), recent_offset: 0, is_over: false };
+        Self { state: RefCell::new(state), stop }
     }
 }
 
-impl State {
+impl State<'_> {
     fn end(&self) -> u64 {
         self.recent_offset + self.recent.len() as u64
     }
@@ -144,7 +143,7 @@ pub(super) fn unpack(
 ) -> Result<File> {
     let fail = |action, source| Error::io(action, path, source);
     let mut target = tempfile::tempfile_in(folder).map_err(|source| Error::io("make a file in", folder, source))?;
-    let mut unpacked = compression.unpack(file).map_err(|source| fail("unpack", source))?;
+    let mut unpacked = Streams::new(file, compression, stop);
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut bytes = 0;
     while bytes < bytes_wanted {
@@ -170,10 +169,10 @@ pub(super) fn unpack(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn packed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
+    pub(in crate::shard) fn packed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
         match compression {
             Compression::Gzip => {
                 let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -205,7 +204,7 @@ mod tests {
             let (front, back) = bytes.split_at(3_000_001);
             let packed = [packed(compression, front), packed(compression, back)].concat();
             let go = AtomicBool::new(false);
-            let forwards = Forwards::new(file(&packed), compression, &go).expect("opened");
+            let forwards = Forwards::new(file(&packed), compression, &go);
             for offset in [0, 10, 512, 300_000, 299_000, 2_999_990, 4_999_000, 4_999_999, 5_000_000] {
                 let mut found = [0; 600];
                 let mut count = 0;
@@ -235,7 +234,7 @@ mod tests {
             assert!(short.expect_err("short").to_string().contains("ends at byte 5000000"));
             let stop = AtomicBool::new(true);
             assert!(unpack(path, file(&packed), compression, folder.path(), end, &stop).is_err());
-            assert!(Forwards::new(file(&packed), compression, &stop).expect("opened").read_at(&mut [0; 8], 0).is_err());
+            assert!(Forwards::new(file(&packed), compression, &stop).read_at(&mut [0; 8], 0).is_err());
             assert_eq!(std::fs::read_dir(folder.path()).expect("there").count(), 0);
         }
     }

@@ -15,7 +15,7 @@ use super::identity::FileState;
 use super::index::{self, ShardIndex};
 use super::kind::ShardKind;
 use super::labels::Labels;
-use super::lmdb::{self, Snapshot};
+use super::lmdb::{self, DatabaseState, Snapshot, SnapshotId};
 use super::pattern;
 use super::place::{FieldBytes, Origin};
 use super::selector::FieldSelector;
@@ -71,6 +71,13 @@ struct Shard {
     snapshot: Option<Snapshot>,
 }
 
+impl Shard {
+    fn database(&self) -> Option<DatabaseState> {
+        let SnapshotId { transaction, root, .. } = self.snapshot.as_ref()?.id();
+        Some(DatabaseState { path: self.path.clone(), transaction, root, keys: self.index.keys_hash() })
+    }
+}
+
 /// All samples of a list of shards: shard by shard, in the order of the members.
 #[derive(Debug)]
 pub struct Dataset {
@@ -81,10 +88,15 @@ pub struct Dataset {
     sample_count: u64,
     key_bytes_max: u32,
     notices: Vec<String>,
+    databases: Vec<DatabaseState>,
     links: Links,
     labels: Option<(PathBuf, Labels)>,
+    /// Where its indexes are kept.
+    cache: Cache,
     /// Where compressed shards are unpacked.
     unpack_folder: PathBuf,
+    /// A file of a tree was found to be another than was listed.
+    is_outdated: AtomicBool,
     /// After the last database that no lock keeps; 0 where there is none.
     watched_end: usize,
 }
@@ -114,8 +126,8 @@ impl Dataset {
         pattern::check_files(&paths)?;
         let cache = Cache::new(options.cache_dir.as_deref(), &options.rules);
         let indexes = open_all(&paths, options, &cache, progress, stop)?;
-        let mut dataset = Self::join(paths, indexes, options.links, cache.folder());
-        dataset.notices.extend(cache.failure().map(str::to_owned));
+        let mut dataset = Self::join(paths, indexes, options.links, cache);
+        dataset.notices.extend(dataset.cache.failure().map(str::to_owned));
         if dataset.sample_count == 0 {
             return Err(dataset.no_samples());
         }
@@ -129,7 +141,7 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<Opened>, links: Links, cache: Option<&Path>) -> Self {
+    fn join(paths: Vec<PathBuf>, indexes: Vec<Opened>, links: Links, cache: Cache) -> Self {
         let mut sample_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
         for (index, _) in &indexes {
@@ -141,7 +153,7 @@ impl Dataset {
         let shards: Vec<Shard> = shards.map(|(path, (index, snapshot))| Shard { path, index, snapshot }).collect();
         let is_watched = |shard: &Shard| shard.snapshot.as_ref().is_some_and(Snapshot::is_watched);
         let watched_end = shards.iter().rposition(is_watched).map_or(0, |last| last + 1);
-        let unpack_folder = cache.map_or_else(std::env::temp_dir, Path::to_owned);
+        let unpack_folder = cache.folder().map_or_else(std::env::temp_dir, Path::to_owned);
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let mut dataset = Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -150,11 +162,15 @@ impl Dataset {
             sample_count,
             key_bytes_max,
             notices: Vec::new(),
+            databases: Vec::new(),
             links,
             labels: None,
+            cache,
             unpack_folder,
+            is_outdated: AtomicBool::new(false),
             watched_end,
         };
+        dataset.databases = dataset.shards.iter().filter_map(Shard::database).collect();
         dataset.notices = dataset.findings();
         dataset.notices.extend(dataset.shards.iter().filter_map(|shard| shard.snapshot.as_ref()?.notice()));
         dataset.notices.extend(dataset.notes());
@@ -238,6 +254,11 @@ impl Dataset {
         self.key_bytes_max
     }
 
+    /// The databases among the shards, as they were opened.
+    pub fn databases(&self) -> Vec<DatabaseState> {
+        self.databases.clone()
+    }
+
     /// What users should know: what was skipped or refused, how often and where first; why indexes are not kept.
     pub fn notices(&self) -> &[String] {
         &self.notices
@@ -260,7 +281,9 @@ impl Dataset {
                 state.is_ok_and(|state| shard.index.is_current(&shard.path, state))
             }
         };
-        self.labels.as_ref().is_none_or(|(path, labels)| labels.is_of(path)) && self.shards.iter().all(is_current)
+        !self.is_outdated.load(Ordering::Relaxed)
+            && self.labels.as_ref().is_none_or(|(path, labels)| labels.is_of(path))
+            && self.shards.iter().all(is_current)
     }
 
     /// The first shard that is compressed, if one is.
@@ -308,9 +331,8 @@ impl Dataset {
     /// Opens a file of the dataset, and makes sure that it is the one that was indexed.
     pub fn open_file(&self, FileNumber { shard, file }: FileNumber) -> Result<File> {
         let path = self.shard_path(shard);
-        let in_tree = file.checked_sub(1).and_then(|local| self.index(shard).file(local));
-        if let Some((file, bytes)) = in_tree {
-            return tree::open_file(path, file, u64::from(bytes), self.links);
+        if let Some(file) = file.checked_sub(1).and_then(|local| self.index(shard).file(local)) {
+            return tree::open_file(path, file, self.links).inspect_err(|error| self.forget_changed(path, error));
         }
         self.open_whole(shard)
     }
@@ -342,8 +364,17 @@ impl Dataset {
         }
         let found = FileState::after_reads(file).map_err(|source| Error::io("look at", path, source))?;
         match number.checked_sub(1).and_then(|local| index.file(local)) {
-            Some((file, bytes)) => tree::check_length(path, file, u64::from(bytes), found.bytes),
+            Some(file) => tree::check_same(path, file, found).inspect_err(|error| self.forget_changed(path, error)),
             None => same_shard(path, index.identity.state, found),
+        }
+    }
+
+    /// A file of the tree at `path` changed, which its folders do not tell: the tree has to be listed again.
+    #[cold]
+    fn forget_changed(&self, path: &Path, error: &Error) {
+        if matches!(error, Error::Shard { .. }) {
+            self.is_outdated.store(true, Ordering::Relaxed);
+            self.cache.forget(path);
         }
     }
 

@@ -8,7 +8,7 @@
 //! sample_schemas     u32 each           per sample: its schema
 //! key_ends           u32 each           per sample: bytes of key text up to its end
 //! key_text           UTF-8
-//! stored             bytes              bodies that no shard has: joined labels, paths of files
+//! stored             bytes              bodies that no shard has: classes, times and paths of files
 //! meta               JSON               fields, schemas, findings
 //! checksum           32                 BLAKE3 of all before
 //! ```
@@ -26,7 +26,7 @@ use super::place::{ByteRange, Origin};
 use super::table::{FieldCount, Table};
 
 const MAGIC: [u8; 8] = *b"FEEDLIDX";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 const HEAD_BYTES: usize = 152;
 const CHECKSUM_BYTES: usize = 32;
 
@@ -208,6 +208,13 @@ impl Columns {
         std::str::from_utf8(&bytes[self.key_text.clone()][key]).expect("checked when the index was opened")
     }
 
+    /// A hash of all keys in their order, in hexadecimal digits.
+    pub(super) fn keys_hash(&self, bytes: &[u8]) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&bytes[self.key_ends.clone()]).update(&bytes[self.key_text.clone()]);
+        hasher.finalize().to_hex()[..32].to_owned()
+    }
+
     /// Checks the columns against each other, the shard's length and `meta`. Returns the length of the longest key.
     fn check(&self, bytes: &[u8], file_bytes_max: u64, meta: &Meta) -> Result<u32, String> {
         let fields = meta.fields.len();
@@ -367,7 +374,7 @@ mod tests {
         check(&|bytes| bytes[0] = b'X', "not an index");
         check(&|bytes| bytes.truncate(300), "300 bytes are there");
         check(&|bytes| bytes[200] ^= 1, "checksum");
-        check(&put(8, 3), "version 3");
+        check(&put(8, VERSION + 1), "an index of version");
         check(&put(32, 700), "ends after the shard");
         check(&put(112, 3), "do not add up");
         check(&put(112, u64::MAX), "do not add up");

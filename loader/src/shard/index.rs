@@ -16,7 +16,7 @@ use super::place::{ByteRange, Origin};
 use super::regroup;
 use super::table::Table;
 use super::tar::BLOCK_BYTES;
-use super::tree::{self, Links, Tree};
+use super::tree::{self, Links, Tree, TreeFile};
 use super::walk::{Member, Walk};
 use super::window::{ReadAt, UntilStopped};
 use crate::error::{Error, Result};
@@ -81,6 +81,11 @@ impl ShardIndex {
         self.columns.key(&self.bytes, sample)
     }
 
+    /// A hash of all keys in their order.
+    pub(super) fn keys_hash(&self) -> String {
+        self.columns.keys_hash(&self.bytes)
+    }
+
     pub(super) fn schema(&self, sample: u32) -> u32 {
         self.columns.schema(&self.bytes, sample)
     }
@@ -115,8 +120,8 @@ impl ShardIndex {
         self.identity.state == state && current.is_ok_and(|current| current == self.identity)
     }
 
-    /// Where the file of `sample` is in a shard that is a folder, and its length; `None` in any other shard.
-    pub(super) fn file(&self, sample: u32) -> Option<(&str, u32)> {
+    /// The file of `sample` in a shard that is a folder; `None` in any other shard.
+    pub(super) fn file(&self, sample: u32) -> Option<TreeFile<'_>> {
         if !self.is_tree() {
             return None;
         }
@@ -126,7 +131,7 @@ impl ShardIndex {
             let place = schema.iter().position(|field| is_path(field) == wanted)?;
             Some(self.member(sample, u32::try_from(place).ok()?).1)
         };
-        Some((std::str::from_utf8(self.stored(place(true)?)).ok()?, place(false)?.len))
+        TreeFile::decode(self.stored(place(true)?), place(false)?.len)
     }
 
     /// How the shard is compressed, if it is.
@@ -204,8 +209,8 @@ fn build_compressed(
 ) -> Result<Vec<u8>> {
     /// Far behind any end; what lies behind the real one is told by the reader.
     const UNPACKED_BYTES_MAX: u64 = u64::MAX >> 1;
-    let unpacked = file.try_clone().and_then(|file| Forwards::new(file, compression, stop));
-    let unpacked = unpacked.map_err(|source| Error::io("unpack", path, source))?;
+    let file_again = file.try_clone().map_err(|source| Error::io("unpack", path, source))?;
+    let unpacked = Forwards::new(file_again, compression, stop);
     let walk = Walk::new(path, &unpacked, UNPACKED_BYTES_MAX);
     let (mut table, findings, _) = walk_tar(walk, path, rules, report)?;
     table.file_bytes_max = Some(UNPACKED_BYTES_MAX);
@@ -227,8 +232,9 @@ fn walk_tar<S: ReadAt + ?Sized>(
         Unsorted::Regroup => add_regrouped(&mut walk, path, rules, &mut table, report)?,
     };
     if let Some(Damage { offset, message }) = damage {
-        // A member of another sample tells that the open one is complete.
-        if walk.cut_member.as_deref().is_some_and(|member| table.is_complete_before(member)) {
+        // The end of the archive, or a member of another sample, tells that the open one is complete.
+        let is_followed = || walk.cut_member.as_deref().is_some_and(|member| table.is_complete_before(member));
+        if walk.has_ended || is_followed() {
             table.close(path, &mut walk.findings)?;
         }
         table.drop_open(Finding::CutSample, offset, &mut walk.findings);

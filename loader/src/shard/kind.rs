@@ -49,7 +49,10 @@ impl ShardKind {
         let magic = head.get(LMDB_MAGIC_OFFSET..LMDB_MAGIC_OFFSET + 4);
         match head {
             [0x1f, 0x8b, ..] => Self::CompressedTar(Compression::Gzip),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::CompressedTar(Compression::Zstd),
+            // A frame, or one that is to be skipped, with which pzstd begins.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+                Self::CompressedTar(Compression::Zstd)
+            }
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::CompressedTar(Compression::Xz),
             _ if magic == Some(&LMDB_MAGIC.to_ne_bytes()) => Self::Lmdb,
             _ => Self::Tar,
@@ -72,6 +75,7 @@ mod tests {
         check(b"0001.jpg\0", ShardKind::Tar);
         check(b"\x1f\x8b\x08", ShardKind::CompressedTar(Compression::Gzip));
         check(b"\x28\xb5\x2f\xfd\x04", ShardKind::CompressedTar(Compression::Zstd));
+        check(b"\x50\x2a\x4d\x18\x04", ShardKind::CompressedTar(Compression::Zstd));
         check(b"\xfd7zXZ\0\0", ShardKind::CompressedTar(Compression::Xz));
         let mut page = [0; 32];
         page[16..20].copy_from_slice(&0xBEEF_C0DE_u32.to_ne_bytes());

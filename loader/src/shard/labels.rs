@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::identity::FileState;
@@ -20,6 +20,9 @@ const NO_ROW: u32 = u32::MAX;
 
 /// Marks a cell that a row does not have.
 const NO_CELL: (u32, u32) = (u32::MAX, 0);
+
+/// Follows the last row of a table of separated values; no cell is this.
+const END_MARK: &str = "\n\u{1}end of the table\u{1}\n";
 
 /// Largest table, in bytes: it is held in memory.
 const TABLE_BYTES_MAX: u64 = 2 << 30;
@@ -174,7 +177,9 @@ impl Rows {
 }
 
 fn read_separated(path: &Path, file: File, delimiter: u8, key: Option<&str>) -> Result<Rows> {
-    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(file);
+    // A row of its own behind the table: a quote that is never closed would take it in, with every row before it.
+    let ended = file.chain(END_MARK.as_bytes());
+    let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(ended);
     let wrong = |line: u64, message: &str| Error::config(format!("{}: line {line}: {message}", path.display()));
     let fail = |error: csv::Error| {
         let line = error.position().map_or(1, csv::Position::line);
@@ -186,11 +191,26 @@ fn read_separated(path: &Path, file: File, delimiter: u8, key: Option<&str>) -> 
         .iter()
         .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
         .collect();
+    if header == [END_MARK.trim_ascii()] {
+        return Err(wrong(1, "the table is empty"));
+    }
+    let is_twice = |place: usize| !header[place].is_empty() && header[..place].contains(&header[place]);
+    if let Some(place) = (0..header.len()).find(|&place| is_twice(place)) {
+        return Err(wrong(1, &format!("the column {:?} stands there twice; rename one", header[place])));
+    }
     let key_column = key_column(path, &header, key)?;
     let mut rows = Rows::new(without(&header, key_column));
     let mut record = csv::StringRecord::new();
+    let mut line = 1;
     while reader.read_record(&mut record).map_err(fail)? {
-        let line = record.position().map_or(0, csv::Position::line);
+        line = record.position().map_or(line, csv::Position::line);
+        if record.len() == 1 && record[0] == *END_MARK.trim_ascii() {
+            return Ok(rows);
+        }
+        if record.len() != header.len() {
+            let (cells, names) = (record.len(), header.len());
+            return Err(wrong(line, &format!("a row of {cells} cells, under {names} names of columns")));
+        }
         rows.keys.push((record[key_column].to_owned(), line));
         for (column, text) in record.iter().enumerate() {
             if column != key_column {
@@ -198,12 +218,15 @@ fn read_separated(path: &Path, file: File, delimiter: u8, key: Option<&str>) -> 
             }
         }
     }
-    Ok(rows)
+    Err(wrong(
+        line,
+        "a quote that begins a cell of this row is never closed, so the cell would reach to the end of the table; double the \
+         quotes within cells, and put cells that begin with one in quotes",
+    ))
 }
 
 fn key_column(path: &Path, header: &[String], key: Option<&str>) -> Result<usize> {
     match key {
-        None if header.is_empty() => Err(Error::config(format!("{}: the table is empty", path.display()))),
         None => Ok(0),
         Some(key) => header.iter().position(|name| name == key).ok_or_else(|| {
             Error::config(format!("{}: no column {key:?}; the columns are: {}", path.display(), header.join(", ")))
@@ -221,11 +244,12 @@ fn read_json_lines(path: &Path, file: File, key: Option<&str>) -> Result<Rows> {
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let wrong = |message: &str| Error::config(format!("{}: line {number}: {message}", path.display()));
         let line = line.map_err(|source| Error::io("read", path, source))?;
+        let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line);
         if line.trim().is_empty() {
             continue;
         }
         let object: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(&line).map_err(|error| wrong(&error.to_string()))?;
+            serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
         if rows.is_none() {
             let header: Vec<String> = object.keys().cloned().collect();
             let key_column = key_column(path, &header, key.or(Some("key")))?;
@@ -286,8 +310,13 @@ mod tests {
         let json =
             "{\"key\": \"c\", \"label\": 3}\n\n{\"key\": \"a\", \"label\": \"1\"}\n{\"label\": 2, \"key\": \"d/b\"}\n";
         check("t.jsonl", json, None, &["label"], rows);
+        check("t.jsonl", &format!("\u{feff}{json}"), None, &["label"], rows);
         let some = "{\"key\": \"c\", \"x\": 3}\n{\"key\": \"a\", \"x\": null}\n{\"key\": \"d/b\"}\n";
         check("t.jsonl", some, None, &["x"], &[&[None], &[None], &[Some("3")]]);
+        check("t.csv", "file,label\nc,3\na,1\nd/b,2", None, &["label"], rows);
+        check("t.csv", "file,label\nc,\"3\"\na,1\nd/b,\"2\"", None, &["label"], rows);
+        let one_column: &[&[Option<&str>]] = &[&[], &[], &[]];
+        check("t.csv", "file\na\nc\nd/b\n", None, &[], one_column);
         let quoted = "k,text,n\na,\"x, \"\"y\"\"\n z\",1\nd/b,,2\nc,w,3\n";
         let cells: &[&[Option<&str>]] =
             &[&[Some("x, \"y\"\n z"), Some("1")], &[Some(""), Some("2")], &[Some("w"), Some("3")]];
@@ -311,10 +340,22 @@ mod tests {
         };
         check("t.txt", "a,b\n", None, "ends in .csv");
         check("t.csv", "k,v\na,1\na,2\n", None, "line 3: the key \"a\" stands in line 2 too");
-        check("t.csv", "k,v\na,1,2\n", None, "line 2");
+        check("t.csv", "k,v\na,1,2\n", None, "line 2: a row of 3 cells, under 2 names");
+        check("t.csv", "k,v\nb,1\na\n", None, "line 3: a row of 1 cells, under 2 names");
+        check(
+            "t.tsv",
+            "k\tv\na\t\"5 inches\nb\t7\n",
+            None,
+            "line 2: a quote that begins a cell of this row is never closed",
+        );
+        check("t.csv", "k,v\nb,\"7\"\na,\"\"\"7", None, "line 3: a quote");
+        check("t.csv", "k,\"v\na,1\n", None, "a quote");
+        check("t.csv", "k,v,v\na,1,2\n", None, "the column \"v\" stands there twice");
         check("t.csv", "k,v\na,1\n", Some("file"), "no column \"file\"; the columns are: k, v");
         check("t.csv", "k,v\nz,1\n", None, "not one of 1 samples has a row");
         check("t.jsonl", "", None, "empty");
+        check("t.csv", "", None, "the table is empty");
+        check("t.csv", "\n\n", None, "the table is empty");
         check("t.jsonl", "{\"key\": \"a\"}\n[1]\n", None, "line 2");
         check("t.jsonl", "{\"key\": \"a\"}\n{\"key\": 1}\n", None, "line 2: \"key\" must be there");
         check("t.jsonl", "{\"key\": \"a\"}\n{\"key\": \"b\", \"w\": 1}\n", None, "\"w\" is no column");

@@ -72,6 +72,8 @@ fn in_words(absent: &[&Path], total: usize) -> Option<String> {
 fn expand_list(list: &Path, shards: &mut Vec<PathBuf>) -> Result<()> {
     let text = fs::read_to_string(list).map_err(|source| Error::io("read", list, source))?;
     let folder = list.parent().unwrap_or(Path::new(""));
+    // Editors of Windows put a byte-order mark before the first line.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         if line.contains("://") || line.starts_with("pipe:") {
             return Err(Error::config(format!("{}: {line}: only local files can be read", list.display())));
@@ -392,6 +394,7 @@ mod tests {
         fs::write(folder.path().join("mdb/data.mdb"), "x").expect("written");
         fs::create_dir_all(folder.path().join("tree/cat")).expect("made");
         fs::write(folder.path().join("list.txt"), "# train\n s-{000..001}.tar\n\ns-003.tar").expect("written");
+        fs::write(folder.path().join("dos.txt"), "\u{feff}s-{000..001}.tar\r\ns-003.tar\r\n").expect("written");
         let check = |patterns: &[String], names: &[&str]| {
             let expected: Vec<PathBuf> = names.iter().map(|name| folder.path().join(name)).collect();
             let found = expand(patterns, Missing::Error).expect("found");
@@ -406,6 +409,7 @@ mod tests {
         check(&[at("odd[1].tar")], &["odd[1].tar"]);
         check(&[at("odd{a}.tar")], &["odd{a}.tar"]);
         check(&[format!("@{}", at("list.txt"))], &["s-000.tar", "s-001.tar", "s-003.tar"]);
+        check(&[format!("@{}", at("dos.txt"))], &["s-000.tar", "s-001.tar", "s-003.tar"]);
         check(&[at("")], &["odd[1].tar", "odd{a}.tar", "s-000.tar", "s-001.tar", "s-003.tar"]);
         check(&[at("mdb")], &["mdb/data.mdb"]);
         check(&[at("m*b")], &["mdb/data.mdb"]);

@@ -25,6 +25,15 @@ pub struct FieldSelector {
     places: Vec<Member>,
 }
 
+/// Samples that lack some fields.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lacking {
+    /// Those that lack at least one, ascending.
+    pub samples: Vec<u64>,
+    /// Per field that was asked about, how many lack it, and the first that does.
+    pub fields: Vec<(u64, Option<SampleId>)>,
+}
+
 /// The member that supplies a field, or the column of the table of labels.
 #[derive(Debug, Clone, Copy)]
 struct Member {
@@ -67,8 +76,7 @@ impl FieldSelector {
         debug_assert_eq!(found.len(), self.width);
         let (shard, local) = dataset.locate(sample);
         let index = dataset.index(shard);
-        let row = self.first_rows[shard as usize] + index.schema(local) as usize;
-        let places = &self.places[row * self.width..][..self.width];
+        let places = self.row(shard, index.schema(local));
         for (found, &Member { place, encoding, is_label }) in found.iter_mut().zip(places) {
             if is_label {
                 let range = dataset.labels().and_then(|labels| labels.cell(sample.0, place));
@@ -80,6 +88,48 @@ impl FieldSelector {
                 FieldBytes { origin, range, encoding }
             });
         }
+    }
+
+    /// The samples that lack one of the asked fields `wanted`. Shards whose samples are all alike and have them are passed
+    /// over.
+    pub fn lacking(&self, dataset: &Dataset, wanted: &[usize]) -> Lacking {
+        let mut lacking = Lacking { samples: Vec::new(), fields: vec![(0, None); wanted.len()] };
+        for (shard, &first) in (0..).zip(dataset.first_samples()) {
+            let index = dataset.index(shard);
+            let schemas = 0..u32::try_from(index.meta.schemas.len()).expect("no more than samples");
+            let may_lack = |member: &Member| member.is_label || member.place == ABSENT.place;
+            if !schemas.into_iter().any(|schema| wanted.iter().any(|&field| may_lack(&self.row(shard, schema)[field])))
+            {
+                continue;
+            }
+            for local in 0..index.sample_count() {
+                let sample = first + u64::from(local);
+                let row = self.row(shard, index.schema(local));
+                let mut lacks_one = false;
+                for ((count, first), &field) in lacking.fields.iter_mut().zip(wanted) {
+                    let Member { place, is_label, .. } = row[field];
+                    let is_there = match is_label {
+                        true => dataset.labels().is_some_and(|labels| labels.cell(sample, place).is_some()),
+                        false => place != ABSENT.place,
+                    };
+                    if !is_there {
+                        *count += 1;
+                        first.get_or_insert(SampleId(sample));
+                        lacks_one = true;
+                    }
+                }
+                if lacks_one {
+                    lacking.samples.push(sample);
+                }
+            }
+        }
+        lacking
+    }
+
+    /// Where samples of a shard's `schema` have each asked field.
+    fn row(&self, shard: u32, schema: u32) -> &[Member] {
+        let row = self.first_rows[shard as usize] + schema as usize;
+        &self.places[row * self.width..][..self.width]
     }
 }
 

@@ -3,6 +3,10 @@
 //! Classes are the folders of the first level in the order of their names, numbered from 0, as torchvision's ImageFolder
 //! numbers them. A sample has the field of its ending (`jpg`), and `cls`, its class in decimal, unless it lies in the
 //! folder itself. Hidden files and other endings are skipped and counted.
+//!
+//! An index is current while the folders are: a file that comes or goes changes its folder. A file that is written in place
+//! does not, and to look at each at every start would be to list the tree again; so each is compared, length and time, when
+//! it is opened and after it was read.
 
 use std::collections::HashSet;
 use std::fs::{self, File, Metadata};
@@ -26,8 +30,39 @@ use crate::error::{Error, Result};
 /// Endings that are taken for images.
 const IMAGE_ENDINGS: [&str; 11] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif", "avif"];
 
-/// The field with the path of a sample's file, relative to the tree.
+/// The field with a sample's [`TreeFile`], without its length.
 pub(super) const PATH_FIELD: &str = "__path__";
+
+/// A file's time of change: seconds and nanoseconds.
+type Modified = (i64, i64);
+
+/// Bytes of a [`Modified`] before a path.
+const MODIFIED_BYTES: usize = 16;
+
+/// A file of a tree as it was listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TreeFile<'a> {
+    /// Its path, relative to the tree.
+    pub(super) path: &'a str,
+    /// Its length in bytes.
+    pub(super) bytes: u32,
+    /// When it was last written.
+    pub(super) modified: Modified,
+}
+
+impl<'a> TreeFile<'a> {
+    /// What is kept in an index beside the length.
+    fn encode(path: &str, modified: Modified) -> Vec<u8> {
+        [&modified.0.to_le_bytes()[..], &modified.1.to_le_bytes(), path.as_bytes()].concat()
+    }
+
+    /// Reads what [`TreeFile::encode`] wrote.
+    pub(super) fn decode(stored: &'a [u8], bytes: u32) -> Option<Self> {
+        let (modified, path) = stored.split_at_checked(MODIFIED_BYTES)?;
+        let word = |at: usize| i64::from_le_bytes(modified[at..at + 8].try_into().expect("8 bytes"));
+        Some(Self { path: std::str::from_utf8(path).ok()?, bytes, modified: (word(0), word(8)) })
+    }
+}
 
 /// The field with a sample's class.
 const CLASS_FIELD: &str = "cls";
@@ -56,11 +91,18 @@ pub enum Links {
     Confined,
 }
 
+/// A file in a folder. Files are sorted by their names, which are unique.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Listed {
+    name: String,
+    bytes: u64,
+    modified: Modified,
+}
+
 /// One folder's entries.
 #[derive(Debug, Default)]
 struct Listing {
-    /// Name and length.
-    files: Vec<(String, u64)>,
+    files: Vec<Listed>,
     folders: Vec<String>,
     findings: Findings,
 }
@@ -105,8 +147,8 @@ fn classes(folders: &[(String, Listing)]) -> Vec<String> {
 }
 
 /// Adds the file in place `place` of its folder's sorted `files`.
-fn add_file(tree: &mut Tree, folder: &str, files: &[(String, u64)], place: usize, class: Option<Body>) -> Result<()> {
-    let (name, bytes) = &files[place];
+fn add_file(tree: &mut Tree, folder: &str, files: &[Listed], place: usize, class: Option<Body>) -> Result<()> {
+    let Listed { name, bytes, modified } = &files[place];
     let path = joined(folder, name);
     let Ok(len) = u32::try_from(*bytes) else {
         tree.findings.add(Finding::TooLong, 0, || path);
@@ -114,11 +156,11 @@ fn add_file(tree: &mut Tree, folder: &str, files: &[(String, u64)], place: usize
     };
     let (stem, ending) = split_ending(name).expect("chosen by its ending");
     // Two images of one name and different endings are two samples, and keys tell them apart.
-    let shares_stem = |other: &(String, u64)| split_ending(&other.0).is_some_and(|(other, _)| other == stem);
+    let shares_stem = |other: &Listed| split_ending(&other.name).is_some_and(|(other, _)| other == stem);
     let is_shared = place.checked_sub(1).is_some_and(|before| shares_stem(&files[before]))
         || files.get(place + 1).is_some_and(shares_stem);
     let key = if is_shared { path.clone() } else { joined(folder, stem) };
-    let stored_path = tree.table.store(path.as_bytes());
+    let stored_path = tree.table.store(&TreeFile::encode(&path, *modified));
     let image = Body { offset: 0, len };
     let ending = ending.to_lowercase();
     let members = [(ending.as_str(), Some(image)), (CLASS_FIELD, class), (PATH_FIELD, Some(stored_path))];
@@ -217,7 +259,8 @@ fn list(root: &Path, home: &Path, folder: &str, links: Links, stop: &AtomicBool)
         } else if !metadata.is_file() || split_ending(&name).is_none() {
             listing.findings.add(Finding::NoImage, 0, shown);
         } else {
-            listing.files.push((name, metadata.len()));
+            let modified = (metadata.mtime(), metadata.mtime_nsec());
+            listing.files.push(Listed { name, bytes: metadata.len(), modified });
         }
     }
     Ok(listing)
@@ -244,9 +287,9 @@ pub(super) fn identity(root: &Path, state: FileState, folders: &[String]) -> io:
     Ok(Identity { state, last_header: 0, header_hash: *hasher.finalize().as_bytes() })
 }
 
-/// Opens the file at `path` in the tree; it must still be `bytes` long.
-pub(super) fn open_file(root: &Path, path: &str, bytes: u64, links: Links) -> Result<File> {
-    let whole = root.join(path);
+/// Opens a file of the tree, which must be as it was listed.
+pub(super) fn open_file(root: &Path, listed: TreeFile<'_>, links: Links) -> Result<File> {
+    let whole = root.join(listed.path);
     let fail = |source: io::Error| Error::io("open", &whole, source);
     // A pipe that took the file's place must not make this wait.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -273,18 +316,23 @@ pub(super) fn open_file(root: &Path, path: &str, bytes: u64, links: Links) -> Re
             "it was a file when it was indexed, and is none any more; open the dataset again",
         ));
     }
-    check_length(root, path, bytes, metadata.len())?;
+    check_same(root, listed, FileState::of(&metadata))?;
     Ok(file)
 }
 
-/// Makes sure that the file at `path` in the tree, indexed with `bytes`, has as many still.
-pub(super) fn check_length(root: &Path, path: &str, bytes: u64, found: u64) -> Result<()> {
-    if bytes == found {
+/// Makes sure that a file of the tree, which was found as `found`, is as it was listed.
+pub(super) fn check_same(root: &Path, listed: TreeFile<'_>, found: FileState) -> Result<()> {
+    let TreeFile { path, bytes, modified } = listed;
+    if (u64::from(bytes), modified) == (found.bytes, found.modified) {
         return Ok(());
     }
-    Err(Error::shard(
-        root.join(path),
-        0,
-        format!("the file changed after it was indexed: then {bytes} bytes, now {found}; open the dataset again"),
-    ))
+    let written = |(seconds, nanoseconds): Modified| format!("{seconds}.{nanoseconds:09}");
+    let message = format!(
+        "the file changed after it was indexed: then {bytes} bytes, written at {}, now {} bytes, written at {}; open the \
+         dataset again",
+        written(modified),
+        found.bytes,
+        written(found.modified)
+    );
+    Err(Error::shard(root.join(path), 0, message))
 }

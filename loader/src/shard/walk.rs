@@ -49,6 +49,8 @@ pub(super) struct Walk<'a, S: ?Sized> {
     last_header: Option<u64>,
     /// The member that the shard is cut off in, if it is.
     pub(super) cut_member: Option<String>,
+    /// The archive has come to its end: nothing that follows belongs to its last sample.
+    pub(super) has_ended: bool,
     /// What was skipped, refused or odd.
     pub(super) findings: Findings,
 }
@@ -64,6 +66,7 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
             global: Overrides::default(),
             last_header: None,
             cut_member: None,
+            has_ended: false,
             findings: Findings::default(),
         }
     }
@@ -228,11 +231,13 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
                 return Ok(None);
             }
             offset += BLOCK_BYTES;
+            self.has_ended = true;
         }
         let parsed = self.block(offset)?.and_then(|block| tar::parse(&block).ok());
         if let Some(header) = parsed {
             let name = || name::decode(&header.name).0;
             self.findings.add(Finding::Concatenated, offset, name);
+            self.has_ended = false;
             // Global records belong to the archive that has them.
             self.global = Overrides::default();
             self.last_header = Some(offset);
@@ -246,6 +251,7 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
         }
         if let Some(header) = self.header_beyond(offset)? {
             let zeros = offset - end;
+            self.has_ended = false;
             return Err(self.error(
                 end,
                 format!(

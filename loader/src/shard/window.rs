@@ -99,7 +99,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         if offset < self.start || offset.saturating_add(count as u64) > end {
             let adjacent = (self.start..=end).contains(&offset);
             self.grown_bytes = if adjacent { (self.grown_bytes * 2).min(WINDOW_BYTES_MAX) } else { HOP_BYTES };
-            self.fill(offset, self.grown_bytes.max(count as u64))?;
+            self.fill(offset, self.grown_bytes.max(count as u64), count)?;
         }
         let from = usize::try_from(offset - self.start).expect("inside the window");
         let rest = &self.bytes[from..];
@@ -111,8 +111,9 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
         self.source.next_data(offset)
     }
 
-    /// Moves the window to `offset`, at least `bytes_min` long unless the end comes first.
-    fn fill(&mut self, offset: u64, bytes_min: u64) -> io::Result<()> {
+    /// Moves the window to `offset`, at least `bytes_min` long unless the end comes first. An error behind the first
+    /// `bytes_wanted` is left to who wants what is there.
+    fn fill(&mut self, offset: u64, bytes_min: u64, bytes_wanted: usize) -> io::Result<()> {
         let end = offset.saturating_add(bytes_min).checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
         self.start = offset;
         self.bytes.resize(usize::try_from(end - offset).map_err(io::Error::other)?, 0);
@@ -122,6 +123,7 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if filled >= bytes_wanted => break,
                 Err(error) => {
                     self.bytes.clear();
                     return Err(error);
@@ -148,6 +150,21 @@ mod tests {
         assert_eq!(file.next_data(1 << 20), 1 << 20);
         let behind = (1 << 20) + (64 << 10);
         assert!([u64::MAX, behind].contains(&file.next_data(behind)));
+    }
+
+    #[test]
+    fn an_error_ahead_is_told_when_it_is_reached() {
+        struct Failing;
+        impl ReadAt for Failing {
+            fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+                let rest = usize::try_from(1000_u64.saturating_sub(offset)).expect("small");
+                if rest == 0 { Err(io::Error::other("damaged")) } else { [7; 1000][..rest].read_at(buffer, 0) }
+            }
+        }
+        let mut window = Window::new(&Failing);
+        assert_eq!(window.block(0).expect("before it"), [7; 512]);
+        assert_eq!(window.bytes(900, 100).expect("before it"), [7; 100]);
+        assert!(window.block(512).is_err() && window.bytes(900, 101).is_err() && window.bytes(1000, 1).is_err());
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub struct JobSpec {
     /// Hash of the list of samples that are left out, where there is one; the list travels beside the spec.
     #[serde(default)]
     pub quarantine: Option<String>,
+    /// Names of fields without any of which a sample is left out of every epoch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drop_missing: Vec<String>,
     /// What becomes of a sample that cannot be used.
     pub on_error: OnError,
     /// Share of bad samples over which the run stops.
@@ -525,6 +528,17 @@ impl JobSpec {
             }
             if self.fields[..index].iter().any(|other| other.name == field.name) {
                 return Err(Error::config(format!("field {:?} is named twice", field.name)));
+            }
+        }
+        for name in &self.drop_missing {
+            match self.fields.iter().find(|field| field.name == *name) {
+                None => return Err(Error::config(format!("missing= names {name:?}, which is no field of the job"))),
+                Some(field) if field.default.is_some() => {
+                    return Err(Error::config(format!(
+                        "field {name:?} has a default, so no sample lacks it: leave default= or missing=\"drop\" out"
+                    )));
+                }
+                Some(_) => {}
             }
         }
         Ok(())

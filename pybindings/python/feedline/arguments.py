@@ -286,6 +286,23 @@ def database_rules(profile: str, database: str | None, key_order: str | None) ->
     return {"profile": one_of("profile", profile, PROFILES), "database": database, "key_order": order}
 
 
+def dropped_fields(missing: object, fields: Mapping[str, Any]) -> list[str]:
+    """Names of the fields without which samples are left out."""
+    words = ("fault", "drop")
+    has_default = {name for name, field in fields.items() if field.default_bytes() is not None}
+    if isinstance(missing, str):
+        drops = one_of("missing", missing, words) == "drop"
+        return [name for name in fields if drops and name not in has_default]
+    if not isinstance(missing, Mapping):
+        raise TypeError(f"missing must be 'fault', 'drop', or one of them for each name of a field, got {missing!r}")
+    for name, word in missing.items():
+        if name not in fields:
+            raise ValueError(f"missing= names {name!r}, which is no field; the fields are {', '.join(fields)}")
+        if one_of(f"missing[{name!r}]", word, words) == "drop" and name in has_default:
+            raise ValueError(f"field {name!r} has a default, so no sample lacks it: leave default= or missing= out")
+    return [name for name in fields if missing.get(name) == "drop"]
+
+
 def one_of(name: str, value: Any, allowed: Sequence[str]) -> Any:
     """`value`, which must be one of `allowed`."""
     if value not in allowed:
@@ -344,6 +361,11 @@ def state_numbers(state: Mapping[str, Any], spec: Mapping[str, Any]) -> tuple[in
         raise ValueError(
             f"this state belongs to quarantine {state.get('quarantine')}, the loader has {spec['quarantine']}, so the same "
             "position is another sample: resume with the list that the run began with (None is no list)"
+        )
+    if state.get("drop_missing", []) != spec["drop_missing"]:
+        raise ValueError(
+            f"this state belongs to a loader that drops samples without {state.get('drop_missing')}, this one drops those "
+            f"without {spec['drop_missing']}, so the same position is another sample: make the loader with the same missing="
         )
     epoch, position = (int_within(name, state[name], 0, NUMBER_MAX) for name in ("epoch", "position"))
     return epoch, position

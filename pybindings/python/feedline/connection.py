@@ -161,6 +161,7 @@ def opened_words(info: dict[str, Any], job: Job, rank: str) -> str:
         f", {words}"
         for words, count in (
             (f"{info['quarantined']} in quarantine", info["quarantined"]),
+            (f"{info['dropped']} without a field", info["dropped"]),
             (f"{info['left_out']} left out", info["left_out"]),
             (f"{info['repeated']} repeated", info["repeated"]),
         )

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-from . import _native, arguments, forks, ranks, sidecar, tensors
+from . import _native, arguments, forks, ranks, resume, sidecar, tensors
 from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
 from .device import cuda_device
@@ -104,6 +104,10 @@ class Loader:
         unsorted: Members of a sample that do not follow each other in a tar: ``"error"`` or ``"regroup"``.
         damaged: A shard that is cut off or damaged: ``"error"``, or ``"skip_rest"``, which uses the samples before the
             damage. What was skipped, dropped or joined is counted and located in the log when the dataset is opened.
+        missing: Samples without a field that has no ``default``: ``"fault"``, they are bad samples of class missing-field;
+            ``"drop"``, they are left out of every epoch, counted and located in the log when the dataset is opened, while
+            all others keep their relative order. One word for all fields, or name to word. A shard's index tells, so
+            nothing is read for it.
         labels: A table whose columns become fields: path of a ``.csv``, ``.tsv`` or ``.jsonl`` file, or (path, name of the
             column with the samples' keys); by default the first column, in JSON lines ``key``. Keys may be written as
             file names. Samples without a row and rows without a sample are counted in the log.
@@ -164,6 +168,7 @@ class Loader:
         duplicates: Literal["error", "first", "last", "drop_sample"] = "error",
         unsorted: Literal["error", "regroup"] = "error",
         damaged: Literal["error", "skip_rest"] = "error",
+        missing: Literal["fault", "drop"] | Mapping[str, Literal["fault", "drop"]] = "fault",
         labels: str | os.PathLike[str] | tuple[str | os.PathLike[str], str] | None = None,
         sampler: None = None,
         batch_sampler: None = None,
@@ -226,6 +231,7 @@ class Loader:
             "epoch_length": epoch_length,
             "mix": None,
             "quarantine": quarantine_hash,
+            "drop_missing": arguments.dropped_fields(missing, fields),
             "on_error": arguments.one_of(
                 "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
             ),
@@ -255,6 +261,8 @@ class Loader:
         self._check_framework()
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
+        #: What a restored state says of the dataset, until a stream has been compared with it.
+        self._expected: dict[str, Any] | None = None
         self._reset()
 
     def _check_framework(self) -> None:
@@ -316,12 +324,21 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where a resumed run goes on: epoch, position in global samples, and what the order depends on."""
         epoch, position = self._epochs.state()
-        fixed = {name: self._job.spec[name] for name in ("seed", "order", "mix", "quarantine")}
+        fixed = {name: self._job.spec[name] for name in ("seed", "order", "mix", "quarantine", "drop_missing")}
+        if self._expected is not None:
+            fixed.update(self._expected)
+        elif self._info is not None:
+            fixed.update(resume.remembered(self._info))
         return {"version": 1, "epoch": epoch, "position": position, **fixed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on where `state_dict` was taken, at the cost of a seek."""
+        """The next iteration goes on where `state_dict` was taken, at the cost of a seek.
+
+        It refuses to where the dataset changed since, so that the same position is another sample; where only values of an
+        LMDB database may have changed, it warns.
+        """
         self._epochs.restore(*arguments.state_numbers(state, self._job.spec))
+        self._expected = {name: state[name] for name in resume.NAMES if name in state}
 
     # DataLoader's surface.
 
@@ -379,6 +396,7 @@ class Loader:
         if connection is not None:
             with suppress(LoaderError):
                 connection.native.check_alive()
+                self._check_expected(connection)
                 connection.seek(*start)
                 return connection
             connection.close()
@@ -394,9 +412,21 @@ class Loader:
             logger.info("%s", opened_words(connection.info, self._job, str(found)))
             for notice in connection.info["notices"]:
                 logger.info("%s", notice)
+        self._check_expected(connection)
         self._info = connection.info
         connection.seek(*start)
         return connection
+
+    def _check_expected(self, connection: Connection) -> None:
+        """Compares a stream with the state that it is to go on with."""
+        if self._expected is None:
+            return
+        try:
+            resume.check(self._expected, connection.info)
+        except ValueError:
+            connection.close()
+            raise
+        self._expected = None
 
     def _put_back(self, connection: Connection) -> None:
         """Keeps one idle stream, so that prefetch crosses the border of an epoch."""

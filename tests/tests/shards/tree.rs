@@ -1,8 +1,11 @@
 //! Folders of plain files as datasets.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::symlink;
+use std::time::{Duration, SystemTime};
 
+use feedline_loader::Error;
 use feedline_loader::plan::SampleId;
 use feedline_loader::shard::{Dataset, FieldBytes, Finding, IndexOptions, Links, Origin};
 
@@ -86,9 +89,42 @@ fn a_tree_that_changes_is_listed_again() {
     assert_eq!((old.sample_count(), new.sample_count()), (1, 2));
     write(&bench, "tree/a/2.jpg", b"longer");
     let error = new.open_file(new.file_of(SampleId(1))).expect_err("changed").to_string();
-    assert!(error.contains("then 3 bytes, now 6"), "{error}");
+    assert!(error.contains("then 3 bytes") && error.contains("now 6 bytes"), "{error}");
+    // No folder tells of it, so it must not be taken for current again.
+    assert!(!new.is_current());
+    let newer = bench.open(&["tree"]).expect("a tree");
+    assert_eq!(contents(&newer, "jpg")[1].2, b"longer");
     fs::remove_file(bench.at("tree/a/2.jpg")).expect("removed");
-    assert!(new.open_file(new.file_of(SampleId(1))).is_err());
+    assert!(newer.open_file(newer.file_of(SampleId(1))).is_err());
+}
+
+#[test]
+fn a_file_that_is_written_in_place_is_told_though_it_has_its_length() {
+    let bench = Bench::new();
+    write(&bench, "tree/a/1.jpg", b"one");
+    let path = bench.at("tree/a/1.jpg");
+    let time = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let set = |seconds| fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(time(seconds)));
+    set(1000).expect("set");
+    let old = bench.open(&["tree"]).expect("a tree");
+    let number = old.file_of(SampleId(0));
+    let opened = old.open_file(number).expect("as it was");
+    fs::write(&path, b"two").expect("written");
+    set(1001).expect("set");
+    assert!(old.is_current(), "no folder tells of it");
+    let told = |outcome: Result<(), Error>| {
+        let error = outcome.expect_err("another file").to_string();
+        assert!(error.contains("then 3 bytes, written at 1000.0") && error.contains("written at 1001.0"), "{error}");
+    };
+    told(old.open_file(number).map(drop));
+    told(old.check_read(number, opened.as_fd()));
+    assert!(!old.is_current());
+    let new = bench.open(&["tree"]).expect("a tree");
+    assert_eq!(contents(&new, "jpg")[0].2, b"two");
+    assert!(new.is_current());
+    // What changes only the inode is no change.
+    fs::hard_link(&path, bench.at("elsewhere.jpg")).expect("linked");
+    new.open_file(new.file_of(SampleId(0))).expect("as it was");
 }
 
 #[test]

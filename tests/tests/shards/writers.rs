@@ -69,6 +69,25 @@ fn global_pax_records_are_read_over() {
 }
 
 #[test]
+fn archives_of_git_are_read() {
+    let bench = Bench::new();
+    let name = format!("photos/{}.jpg", "n".repeat(120));
+    fs::create_dir_all(bench.at("repository/photos")).expect("made");
+    fs::write(bench.at("repository").join(&name), b"j").expect("written");
+    fs::write(bench.at("repository/photos/0.cls"), b"7").expect("written");
+    let git = |arguments: &[&str]| {
+        let settings = ["-C", "repository", "-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"];
+        bench.run("git", &[&settings[..], arguments].concat())
+    };
+    let archive = ["archive", "--format=tar", "--output=../git.tar", "HEAD"];
+    if git(&["init", "-q"]) && git(&["add", "."]) && git(&["commit", "-q", "-m", "photos"]) && git(&archive) {
+        let expected =
+            [sample("photos/0", &[("cls", b"7")]), sample(&format!("photos/{}", "n".repeat(120)), &[("jpg", b"j")])];
+        assert_eq!(samples(&bench.open(&["git.tar"]).expect("sound")), expected);
+    }
+}
+
+#[test]
 fn a_leading_dot_folder_does_not_change_keys() {
     let bench = Bench::new();
     fs::create_dir_all(bench.at("tree/a")).expect("made");

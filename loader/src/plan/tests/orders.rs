@@ -90,6 +90,45 @@ proptest! {
             (0..).zip(&sizes).filter(|(_, size)| **size > 0).map(|(shard, _)| shard).collect();
         prop_assert_eq!(used, filled, "each shard is gone through in one stretch");
     }
+
+    #[test]
+    fn the_first_substitutes_come_from_the_shards_at_hand(
+        sizes in shards(), block_shards in proptest::option::of(1_u32..6), position in 0_u64..900, attempt in 1_u32..=NEAR_ATTEMPTS,
+        left_out in proptest::collection::vec(0_u64..900, 0..10)
+    ) {
+        let samples: u64 = sizes.iter().sum();
+        let order = block_shards.map_or(OrderSpec::Sequential, |count| OrderSpec::Block { block_shards: Some(count) });
+        let firsts = firsts(&sizes);
+        let plan = Plan::new(PlanOptions {
+            source: Source::all(samples).unwrap(),
+            order,
+            seed: 3,
+            partition: Partition::new(0, 1, 1, Tail::Short).unwrap(),
+            first_samples: &firsts,
+            left_out: &left_out,
+        });
+        prop_assume!(plan.is_ok());
+        let epoch = plan.unwrap().epoch(2, 0).unwrap();
+        let position = position % epoch.job.positions;
+        let stretch = epoch.shards_at(position).unwrap();
+        let is_alone = (0..epoch.job.positions).filter(|&other| epoch.shards_at(other).unwrap() == stretch).count() == 1;
+        let substitute = epoch.substitute_at_hand(position, attempt);
+        prop_assert!(!left_out.contains(&substitute.0));
+        let shard = u32::try_from(firsts.partition_point(|first| *first <= substitute.0) - 1).unwrap();
+        prop_assert!(is_alone || stretch.shards.contains(&shard), "{} for position {position}", substitute.0);
+    }
+}
+
+#[test]
+fn where_all_samples_at_hand_are_bad_substitutes_come_from_elsewhere() {
+    let epoch = block_plan(&[10; 50], Some(1), 1, 1, Tail::Short)(0).unwrap().epoch(0, 0).unwrap();
+    let at_hand = epoch.shards_at(7).unwrap().shards;
+    let shard = |attempt| u32::try_from(epoch.substitute_at_hand(7, attempt).0 / 10).unwrap();
+    assert!((1..=NEAR_ATTEMPTS).all(|attempt| at_hand == [shard(attempt)]));
+    assert!((NEAR_ATTEMPTS + 1..NEAR_ATTEMPTS + 9).any(|attempt| at_hand != [shard(attempt)]));
+    // A shard with one sample has no other.
+    let alone = block_plan(&[1; 50], Some(1), 1, 1, Tail::Short)(0).unwrap().epoch(0, 0).unwrap();
+    assert!((1..9).any(|attempt| alone.substitute_at_hand(7, attempt) != alone.sample_at(7)));
 }
 
 #[test]

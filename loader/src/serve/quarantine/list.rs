@@ -55,6 +55,16 @@ pub struct LeftOut {
     pub notices: Vec<String>,
 }
 
+impl LeftOut {
+    /// Adds what is left out for another reason; a sample that both leave out is left out once.
+    pub fn join(&mut self, other: Self) {
+        self.samples.extend(other.samples);
+        self.samples.sort_unstable();
+        self.samples.dedup();
+        self.notices.extend(other.notices);
+    }
+}
+
 impl QuarantineList {
     /// Reads lists; of a folder, every `.jsonl` file.
     pub fn read(paths: &[PathBuf]) -> Result<Self> {
@@ -81,6 +91,8 @@ impl QuarantineList {
         if bytes.len() as u64 > LIST_BYTES_MAX {
             return Err(refuse(1, format!("the list has {} bytes, over the limit of {LIST_BYTES_MAX}", bytes.len())));
         }
+        // As editors of Windows save texts.
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
             if text.trim_ascii().is_empty() {
                 continue;
@@ -250,6 +262,8 @@ mod tests {
         assert_ne!(one.hash(), list("{\"shard\":\"/a\",\"key\":\"1\"}").unwrap().hash());
         assert_ne!(one.hash(), list("").unwrap().hash());
         assert_eq!(QuarantineList::from_bytes(&one.to_bytes()).unwrap(), one);
+        let marked = "\u{feff}{\"shard\":\"/a\",\"key\":\"1\"}\r\n{\"shard\":\"/b\",\"key\":\"2\"}\r\n";
+        assert_eq!(list(marked).unwrap().hash(), one.hash(), "a byte-order mark is no part of the list");
     }
 
     fn check_refused(text: &str, words: &str) {

@@ -24,6 +24,7 @@ use super::window::UntilStopped;
 use crate::error::{Error, Result};
 use crate::spec::DatasetRules;
 
+pub use snapshot::DatabaseState;
 pub(super) use snapshot::{Snapshot, SnapshotId, data_file};
 
 use keys::Keys;

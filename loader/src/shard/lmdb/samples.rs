@@ -131,7 +131,7 @@ impl Rules<'_> {
         let first = parts.first().map_or(1, |&(number, ..)| number.min(1));
         let end = self.stated.filter(|_| is_text).map_or(u64::MAX, |(_, count)| first.saturating_add(count));
         let (mut next, mut count) = (first, 0);
-        let mut members = Vec::new();
+        let mut members: Vec<(u32, u64, u32)> = Vec::new();
         for group in parts.chunk_by(|a, b| a.0 == b.0) {
             let (number, _, record) = group[0];
             if number >= end {
@@ -151,6 +151,11 @@ impl Rules<'_> {
             members.clear();
             for (_, name, record) in group {
                 let field = table.declare(&self.text(name).0.to_lowercase(), &[], Encoding::Value);
+                // `image-1` beside `image-000000001`.
+                if members.iter().any(|&(other, ..)| other == field) {
+                    findings.add(Finding::DuplicateMember, record.offset, || self.text(keys.key(record)).0);
+                    continue;
+                }
                 members.push((field, record.offset, record.len));
             }
             let key = keys.key(record);
@@ -184,7 +189,8 @@ impl Rules<'_> {
             keys.records.iter().enumerate().map(|(place, record)| (keys.key(record), place)).collect();
         let mut is_listed = vec![false; keys.records.len()];
         let mut listed = Vec::new();
-        for line in list.split(|&byte| byte == b'\n') {
+        let lines = list.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&list);
+        for line in lines.split(|&byte| byte == b'\n') {
             let Some(name) = image_name(line) else { continue };
             let place = by_key.get(stem(name)).or_else(|| by_key.get(name));
             match place.filter(|&&place| !is_listed[place]) {

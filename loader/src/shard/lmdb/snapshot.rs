@@ -33,6 +33,19 @@ pub(crate) struct SnapshotId {
     pub(crate) inode: u64,
 }
 
+/// A database as it was opened, for people and for runs that go on later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatabaseState {
+    /// Its data file.
+    pub path: PathBuf,
+    /// The transaction that made the snapshot.
+    pub transaction: u64,
+    /// The first page of its main tree; 0 for an empty one.
+    pub root: u64,
+    /// Hash of the samples' keys in their order: where it is the same, the same number is the same sample.
+    pub keys: String,
+}
+
 /// One state of a database, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
