@@ -167,7 +167,7 @@ def test_indices_and_weights_are_taken_from_any_sequence(shards) -> None:
 def test_a_loader_pickles_with_its_place(shards) -> None:
     loader = make(shards, indices=[1, 2], seed=9)
     state = {
-        "version": 1, "epoch": 3, "position": 8, "seed": 9, "order": "sequential", "mix": None, "quarantine": None,
+        "version": 1, "epoch": 3, "position": 8, "seed": 9, "order": "sequential", "mix": None, "quarantine": None, "drop_missing": [],
     }  # fmt: skip
     loader.load_state_dict(state)
     copy = pickle.loads(pickle.dumps(loader))

@@ -13,7 +13,7 @@ fn spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
     Some((median, values[0], values[values.len() - 1]))
 }
 
-fn of<'a>(outcomes: &'a [Outcome], contestant: Contestant) -> impl Iterator<Item = &'a Outcome> {
+fn of(outcomes: &[Outcome], contestant: Contestant) -> impl Iterator<Item = &Outcome> {
     outcomes.iter().filter(move |outcome| outcome.contestant == contestant)
 }
 
