@@ -176,7 +176,7 @@ def training(pattern: str, model_name: str, batch_size: int, options: argparse.N
              torch.randint(0, 1000, (batch_size,)).pin_memory()) for _ in range(6)]  # fmt: skip
     contenders["ceiling"] = ahead(itertools.cycle(kept))
     for decode in ("torchvision", "pil"):
-        samples = TarSamples(pattern, decode)
+        samples = TarSamples(pattern, "train", decode)
         # One long epoch, so that it is never held up by the start of another.
         loader = DataLoader(samples, batch_size, sampler=RandomSampler(samples, num_samples=1_000 * len(samples)), drop_last=True,
                             num_workers=options.workers, persistent_workers=True, prefetch_factor=2, pin_memory=True)  # fmt: skip

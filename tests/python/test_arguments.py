@@ -32,7 +32,7 @@ def shards(dataset):
         ({"batch_size": 2.5}, TypeError, "an int"),
         ({"batch_size": True}, TypeError, "an int"),
         ({"fields": {}}, TypeError, "must be a dict"),
-        ({"fields": {"label": "cls"}}, TypeError, "feedline.Image, Mask, Int, Float"),
+        ({"fields": {"label": "cls"}}, TypeError, "feedline.Image, Mask, Boxes"),
         ({"fields": ["cls"]}, TypeError, "must be a dict"),
         ({"seed": -1}, ValueError, "at least 0"),
         ({"seed": 2**64}, ValueError, "at most 18446744073709551615"),

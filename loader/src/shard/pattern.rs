@@ -98,8 +98,7 @@ fn expand_one(pattern: &str, shards: &mut Vec<PathBuf>) -> Result<()> {
         shards.push(literal);
         return Ok(());
     }
-    let mut texts = Vec::new();
-    expand_braces(pattern, &mut texts).map_err(|reason| Error::config(format!("{pattern}: {reason}")))?;
+    let texts = expand_braces(pattern, PATHS_MAX).map_err(|reason| Error::config(format!("{pattern}: {reason}")))?;
     for text in texts {
         let path = absolute(&text)?;
         if !glob::is_pattern(&text) || path.exists() {
@@ -144,22 +143,40 @@ fn inside_folder(path: PathBuf) -> Result<Vec<PathBuf>> {
     Ok(if shards.is_empty() { vec![path] } else { shards })
 }
 
-/// Appends every text that `pattern` stands for, the leftmost brace varying slowest.
-pub(super) fn expand_braces(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
+/// Every text that `pattern` stands for, the leftmost brace varying slowest; refused if there are more than `most`.
+pub(super) fn expand_braces(pattern: &str, most: usize) -> Result<Vec<String>, String> {
+    // Counted first: three ranges are soon more than anyone can wait for.
+    if count_texts(pattern)? > most {
+        return Err(format!("the braces give more than {most} paths"));
+    }
+    let mut texts = Vec::new();
+    append_texts(pattern, &mut texts)?;
+    Ok(texts)
+}
+
+/// How many texts `pattern` stands for.
+fn count_texts(pattern: &str) -> Result<usize, String> {
     let Some(open) = pattern.find('{') else {
-        if pattern.contains('}') {
-            return Err("a closing brace has no opening one".to_owned());
-        }
-        if texts.len() == PATHS_MAX {
-            return Err(format!("the braces give more than {PATHS_MAX} paths"));
-        }
+        return if pattern.contains('}') { Err("a closing brace has no opening one".to_owned()) } else { Ok(1) };
+    };
+    let (_, inner, after) = split_brace(pattern, open)?;
+    let mut count = 0_usize;
+    for value in values(inner)? {
+        // A value may have braces of its own.
+        count = count.saturating_add(count_texts(&value)?);
+    }
+    Ok(count.saturating_mul(count_texts(after)?))
+}
+
+fn append_texts(pattern: &str, texts: &mut Vec<String>) -> Result<(), String> {
+    let Some(open) = pattern.find('{') else {
         texts.push(pattern.to_owned());
         return Ok(());
     };
     let (before, inner, after) = split_brace(pattern, open)?;
     for value in values(inner)? {
-        // The value may have braces of its own: they vary before those after it.
-        expand_braces(&format!("{before}{value}{after}"), texts)?;
+        // Braces of the value's own vary before those after it.
+        append_texts(&format!("{before}{value}{after}"), texts)?;
     }
     Ok(())
 }
@@ -316,8 +333,7 @@ mod tests {
     use super::*;
 
     fn braces(pattern: &str) -> Result<Vec<String>, String> {
-        let mut texts = Vec::new();
-        expand_braces(pattern, &mut texts).map(|()| texts)
+        expand_braces(pattern, PATHS_MAX)
     }
 
     #[test]

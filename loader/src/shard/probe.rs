@@ -59,10 +59,9 @@ pub fn index_samples(bytes: Vec<u8>) -> Result<u32, String> {
     Ok(index.sample_count())
 }
 
-/// What the braces of a pattern give.
-pub fn braces(pattern: &str) -> Result<Vec<String>, String> {
-    let mut texts = Vec::new();
-    super::pattern::expand_braces(pattern, &mut texts).map(|()| texts)
+/// What the braces of a pattern give, if it is no more than `most` texts.
+pub fn braces(pattern: &str, most: usize) -> Result<Vec<String>, String> {
+    super::pattern::expand_braces(pattern, most)
 }
 
 /// Whether `name` fits a shell pattern.
