@@ -151,7 +151,7 @@ mod tests {
         let recipe = |(view, list): (usize, &&[Transform])| {
             let layout = if view == 1 { PixelLayout::Nchw } else { PixelLayout::Nhwc };
             let (transforms, view) = (list.to_vec(), view as u16);
-            let spec = ImageSpec { transforms, layout, view, decode, max_pixels: 1 << 26, ..ImageSpec::default() };
+            let spec = ImageSpec { transforms, layout, view, decode, max_pixels: 1 << 26 };
             ImageRecipe::compile(&spec).expect("sound")
         };
         lists.iter().enumerate().map(recipe).collect()

@@ -38,7 +38,7 @@ pub fn by_planes(groups: &mut [[u8; 3 * GROUP]], change: impl Fn([[u8; GROUP]; 3
 fn planes_of(group: &[u8; 3 * GROUP]) -> [__m256i; 3] {
     let part = |index: usize| {
         // SAFETY: 96 bytes are three vectors.
-        unsafe { _mm256_loadu_si256(group.as_ptr().add(32 * index).cast()) }
+        unsafe { _mm256_loadu_si256(group.as_ptr().wrapping_add(32 * index).cast()) }
     };
     let parts = [part(0), part(1), part(2)];
     // The lower halves hold the first 16 pixels, the upper ones the others.
