@@ -81,6 +81,28 @@ def test_scaled_rows_go_on_to_other_transforms(load, tmp_path) -> None:
     assert (rows(load, photos, tmp_path, *transforms, decode="scaled") == 255 - plain[:, ::-1]).all()
 
 
+@pytest.mark.parametrize("decode", ["exact", "fast"])
+def test_what_is_missing_is_not_of_the_image_before(load, tmp_path, decode) -> None:
+    """A progressive file that lacks scans has the same pixels wherever it stands."""
+    folder = os.environ.get("FEEDLINE_PHOTOS")
+    photos = sorted((Path(folder) / "small").glob("*.jpg")) if folder else []
+    if len(photos) < 36:
+        pytest.skip("FEEDLINE_PHOTOS names no folder of real photos")
+    small = opened(photos[5].read_bytes()).convert("RGB")
+    small.thumbnail((209, 209))
+    whole = encoded(small, "JPEG", quality=90, progressive=True, subsampling=2)
+    cut = whole[: len(whole) * 35 // 100]
+    others = [photo.read_bytes() for photo in photos[30:36]]
+    image = feedline.Image("jpg", Resize((20, 33), "nearest"), decode=decode, truncated="lenient")
+
+    bodies = [body for other in others for body in (other, cut, cut)]
+    datasets.write_shard(tmp_path / "a.tar", [(f"{number:05d}.jpg", body) for number, body in enumerate(bodies)])
+    (only,) = load(str(tmp_path / "a.tar"), fields={"image": image}, shuffle=False, batch_size=len(bodies))
+    found = numpy.asarray(only["image"])
+    places = [place for place, body in enumerate(bodies) if body is cut]
+    assert (found[places] == found[places[0]]).all()
+
+
 def test_fast_is_close(load, tmp_path) -> None:
     pytest.importorskip("torch")
     photos = [datasets.photo(number, 200, 180) for number in range(4)]

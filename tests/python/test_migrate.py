@@ -189,6 +189,7 @@ def test_samplers_and_transport(tmp_path: Path) -> None:
     check(drawn, sampler=RandomSampler(dataset, replacement=True, num_samples=9))
     check({**drawn, "weights": [1.0, 2, 3, 4, 5, 6]}, sampler=WeightedRandomSampler([1, 2, 3, 4, 5, 6], 9))
     check({"order": "global", "indices": [4, 1]}, sampler=SubsetRandomSampler([4, 1]))
+    assert taken(DataLoader(Subset(dataset, [-1, 0]), batch_size=2)) == {"indices": [5, 0]}
     ranked = DistributedSampler(dataset, num_replicas=3, rank=1, seed=9)
     check({"order": "global", "seed": 9, "rank": (1, 3)}, sampler=ranked)
     ranked = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=False, drop_last=True)
@@ -237,6 +238,8 @@ def test_what_cannot_be_said_is_named_line_by_line(tree: Path) -> None:
     check(DataLoader(valid, collate_fn=lambda rows: rows), "collate_fn=lambda")
     check(DataLoader(valid, batch_size=None), "batch_size=None", "collate_fn=default_convert")
     check(DataLoader(valid, sampler=[1, 2]), "sampler=[1, 2]")
+    check(DataLoader(valid, sampler=torch.utils.data.SequentialSampler(range(5))), "SequentialSampler")
+    check(DataLoader(Subset(valid, [])), "it has no samples")
     check(DataLoader(valid, batch_sampler=[[1], [2]]), "batch_sampler=[[1], [2]]")
     check(DataLoader(torch.utils.data.ConcatDataset([valid, valid])), "Mix")
     wrong = ImageFolder(tree, VALIDATION)

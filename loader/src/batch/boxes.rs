@@ -257,7 +257,8 @@ impl BoxesWorker {
             Some(_) => (rest[0], &rest[1..]),
             None => (LABEL, rest),
         };
-        if label.fract() != 0.0 || label.abs() > LABEL_MAX {
+        // The first that does not fit may be the next one, rounded.
+        if label.fract() != 0.0 || label.abs() >= LABEL_MAX {
             return Err(fault("its label is no integer of at most 53 bits"));
         }
         let extra = &rest[..recipe.spec.extra.len()];

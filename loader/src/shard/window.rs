@@ -10,10 +10,13 @@ use super::tar::BLOCK_BYTES;
 /// Window after a hop over a body: a header, and the headers of small members that may follow it.
 const HOP_BYTES: u64 = 2048;
 
+/// A hop up to this far is reading on: the bytes between cost less than another read does.
+const NEAR_BYTES: u64 = 32 << 10;
+
 /// Windows end at multiples of this, the page.
 const PAGE_BYTES: u64 = 4096;
 
-/// Largest window, reached by reading on without hops.
+/// Largest window, reached by reading on without far hops.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
 
 /// Something that can be read at an offset.
@@ -97,8 +100,8 @@ impl<'a, S: ReadAt + ?Sized> Window<'a, S> {
     pub(super) fn bytes(&mut self, offset: u64, count: usize) -> io::Result<&[u8]> {
         let end = self.start + self.bytes.len() as u64;
         if offset < self.start || offset.saturating_add(count as u64) > end {
-            let adjacent = (self.start..=end).contains(&offset);
-            self.grown_bytes = if adjacent { (self.grown_bytes * 2).min(WINDOW_BYTES_MAX) } else { HOP_BYTES };
+            let is_near = (self.start..=end.saturating_add(NEAR_BYTES)).contains(&offset);
+            self.grown_bytes = if is_near { (self.grown_bytes * 2).min(WINDOW_BYTES_MAX) } else { HOP_BYTES };
             self.fill(offset, self.grown_bytes.max(count as u64), count)?;
         }
         let from = usize::try_from(offset - self.start).expect("inside the window");
@@ -150,6 +153,28 @@ mod tests {
         assert_eq!(file.next_data(1 << 20), 1 << 20);
         let behind = (1 << 20) + (64 << 10);
         assert!([u64::MAX, behind].contains(&file.next_data(behind)));
+    }
+
+    #[test]
+    fn a_window_grows_while_hops_are_near() {
+        struct Counting(std::cell::Cell<u32>);
+        impl ReadAt for Counting {
+            fn read_at(&self, buffer: &mut [u8], _: u64) -> io::Result<usize> {
+                self.0.set(self.0.get() + 1);
+                Ok(buffer.len())
+            }
+        }
+        let reads = |hop: u64| {
+            let source = Counting(0.into());
+            let mut window = Window::new(&source);
+            for sample in 0..100 {
+                assert_eq!(window.block(sample * hop).expect("endless").len(), 512);
+            }
+            source.0.get()
+        };
+        assert!(reads(512) < 10, "{}", reads(512));
+        assert!(reads(12 << 10) < 15, "{}", reads(12 << 10));
+        assert_eq!(reads(64 << 10), 100);
     }
 
     #[test]

@@ -27,8 +27,8 @@ class Boxes(Field):
     that of ``leave_out``, in this order.
 
     Bad samples, of class bad-value: a box with numbers that are not finite, a negative width or height, or outside of the
-    image altogether; too few or too many numbers; a label that is no integer; columns of several lengths. Which box, and of
-    how many, is in the words of the report.
+    image altogether (one that touches it has no area there, and is dropped); too few or too many numbers; a label that is no
+    integer of at most 53 bits; columns of several lengths. Which box, and of how many, is in the words of the report.
 
     Args:
         sources: Names of shard members that hold them, without a leading dot; the first present wins.

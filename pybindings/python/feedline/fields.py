@@ -99,7 +99,8 @@ class Image(Field):
             whole image before any resize.
             Over 14 photos of 9 to 20 megapixels under ``RandomResizedCrop(224)`` values so differ from exact ones by 0.2
             in the mean, by at most 4 for 99.9 % of them, and by 16 at most (``tests/python/test_decode.py``).
-            ``"fast"`` takes libjpeg's fast transform and repeats colours instead of interpolating them.
+            ``"fast"`` takes libjpeg's fast transform and repeats colours instead of interpolating them; progressive
+            files that are cut off stay exact.
         truncated: What becomes of JPEGs that are cut off, be it only by their end marker. ``"fault"``: they are bad
             samples, as for Pillow. ``"lenient"``: the row has what there is and grey for the rest; such rows are counted,
             and named in the batch's report under the class ``lenient``.

@@ -322,7 +322,10 @@ class Loader:
         self._epochs.set_epoch(arguments.int_within("epoch", epoch, 0, arguments.NUMBER_MAX))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where a resumed run goes on: epoch, position in global samples, and what the order depends on."""
+        """Where a resumed run goes on: epoch, position in global samples, and what the order depends on.
+
+        An iteration that was left after its first batch does not count, as its next ``iter()`` starts anew.
+        """
         epoch, position = self._epochs.state()
         fixed = {name: self._job.spec[name] for name in ("seed", "order", "mix", "quarantine", "drop_missing")}
         if self._expected is not None:

@@ -168,7 +168,7 @@ def _read_sampler(sampler: Any, dataloader: Any, numbers: list[int] | None, read
     generator = getattr(sampler, "generator", None) or dataloader.generator
     weights: list[float] | None = None
     is_subset = False
-    if name == "SequentialSampler":
+    if name == "SequentialSampler" and count == len(dataloader.dataset):
         options["shuffle"] = False
     elif name == "RandomSampler" and not sampler.replacement and sampler.num_samples == count:
         options["shuffle"] = True

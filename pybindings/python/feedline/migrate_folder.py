@@ -28,7 +28,11 @@ def read_folder(dataset: Any, reading: Reading) -> list[int] | None:
     subset: list[int] | None = None
     where = "dataset"
     while type(dataset).__name__ == "Subset" and type(dataset).__module__ == "torch.utils.data.dataset":
-        indices = [int(index) for index in dataset.indices]
+        # Negative ones count from the end, as torch's Subset takes them.
+        total = len(dataset.dataset)
+        indices = [int(index) + (total if index < 0 else 0) for index in dataset.indices]
+        if not indices:
+            reading.refuse(f"{where} Subset", "it has no samples", "a Subset of at least one")
         subset = indices if subset is None else [indices[number] for number in subset]
         dataset = dataset.dataset
         where += ".dataset"

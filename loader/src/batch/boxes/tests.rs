@@ -150,6 +150,7 @@ fn bad_boxes_say_which_and_why() {
     bad("[[1,2,3,4,0.5]]", "no integer");
     bad("[[1,2,3,4,NaN]]", "no integer");
     bad("[[1,2,3,4,1e17]]", "no integer");
+    bad("[[1,2,3,4,9007199254740993]]", "no integer");
     bad("[[1,2,true,4,1]]", "a number was expected");
     bad("[[1,2,[3],4,1]]", "found \"[3],4,1]]\" at byte 6");
     bad("[5]", "neither a list of numbers nor an object");

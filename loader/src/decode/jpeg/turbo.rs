@@ -139,7 +139,9 @@ impl<'image> TurboImage<'image> {
         let margin = samples * header.sampling_max;
         let left = region.left.saturating_sub(margin);
         let right = header.width.div_ceil(reduction).min(region.left + region.width + margin);
-        let settings = Settings { reduction, fast: u32::from(self.mode == DecodeMode::Fast) };
+        // Where scans are missing, the fast way of libjpeg leaves rows of the image before in what it gives.
+        let is_fast = self.mode == DecodeMode::Fast && !(self.is_cut_off && header.multiple_scans != 0);
+        let settings = Settings { reduction, fast: u32::from(is_fast) };
         let (left, width) = self.opened.start(settings, (left, right - left), region.top)?;
 
         let rows = STRIP_ROWS as usize;

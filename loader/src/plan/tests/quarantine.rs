@@ -40,7 +40,7 @@ proptest! {
         let expected: Vec<u64> = whole.into_iter().filter(|sample| !set.contains(sample)).collect();
         match quarantined(samples, order, &cut, one) {
             Ok(plan) => prop_assert_eq!(order_of(&plan, epoch), expected),
-            Err(error) => prop_assert!(expected.is_empty() && error.to_string().contains("leaves no sample")),
+            Err(error) => prop_assert!(expected.is_empty() && error.to_string().contains("no sample is left")),
         }
     }
 
