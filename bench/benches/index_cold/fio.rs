@@ -24,7 +24,8 @@ pub fn measure(engine: &str, direct: bool, arguments: &Arguments) -> Result<(u64
     command.args([format!("--ioengine={engine}"), format!("--iodepth={depth}")]);
     command.args(["--thread".to_owned(), format!("--numjobs={jobs}"), format!("--direct={}", u8::from(direct))]);
     command.arg(format!("--runtime={}", arguments.seconds));
-    let words = format!("{command:?}").replace('"', "");
+    // The report is for other machines than this.
+    let words = format!("{command:?}").replace('"', "").replace(&arguments.folder.display().to_string(), "FOLDER");
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
