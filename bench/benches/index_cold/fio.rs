@@ -7,12 +7,6 @@ use serde_json::Value;
 
 use crate::Arguments;
 
-/// What `fio --version` says; `None` where there is no fio.
-pub fn version() -> Option<String> {
-    let output = Command::new("fio").arg("--version").output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 /// Random reads of 4 KiB all over the shards: how many, in what time, by which command. As many are under way as the
 /// indexer has threads, in threads of their own where the engine waits for each.
 pub fn measure(engine: &str, direct: bool, arguments: &Arguments) -> Result<(u64, Duration, String), String> {

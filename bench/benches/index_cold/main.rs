@@ -14,12 +14,11 @@ mod fio;
 mod lay_out;
 mod report;
 
-use std::fs::File;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use feedline_bench::cold::{Drop, fio_version, out_folder};
 use feedline_loader::shard::{Dataset, IndexOptions};
 
 /// What is measured, and how long.
@@ -33,35 +32,6 @@ struct Arguments {
     threads: u32,
     drop: Drop,
     out: Option<PathBuf>,
-}
-
-/// How the page cache is emptied before each measurement.
-#[derive(Clone, Copy, PartialEq)]
-enum Drop {
-    /// The whole of it, by `/proc/sys/vm/drop_caches`: only an administrator can.
-    All,
-    /// The shards' part, by `posix_fadvise`.
-    Files,
-}
-
-impl Drop {
-    fn words(self) -> &'static str {
-        match self {
-            Self::All => "the whole page cache is dropped (/proc/sys/vm/drop_caches)",
-            Self::Files => "the shards are dropped from the page cache (posix_fadvise DONTNEED)",
-        }
-    }
-
-    fn run(self, shards: &[PathBuf]) {
-        if self == Self::All {
-            std::fs::write("/proc/sys/vm/drop_caches", "1").expect("drop the page cache");
-            return;
-        }
-        for shard in shards {
-            let file = File::open(shard).expect("open a shard");
-            rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed).expect("drop a shard");
-        }
-    }
 }
 
 /// Who reads.
@@ -113,7 +83,7 @@ fn main() -> ExitCode {
         }
     };
     let shards = lay_out::shards(&arguments.folder, arguments.shards, arguments.samples, arguments.photo_bytes);
-    let fio = fio::version();
+    let fio = fio_version();
     if fio.is_none() {
         eprintln!("skipped: fio: not installed; only the indexer is measured");
     }
@@ -171,7 +141,6 @@ fn index(shards: &[PathBuf], arguments: &Arguments) -> (u64, Duration, String) {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let may_drop = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok();
     let mut arguments = Arguments {
         folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join("index_cold"),
         shards: 1000,
@@ -180,7 +149,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         seconds: 10,
         repeats: 5,
         threads: 16,
-        drop: if may_drop { Drop::All } else { Drop::Files },
+        drop: Drop::usual(),
         out: None,
     };
     while let Some(word) = words.next() {
@@ -201,15 +170,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--repeats" => arguments.repeats = number(value()?)?,
             "--threads" => arguments.threads = number(value()?)?,
             "--folder" => arguments.folder = value()?.into(),
-            "--drop" => {
-                arguments.drop = match value()?.as_str() {
-                    "all" => Drop::All,
-                    "files" => Drop::Files,
-                    other => return Err(format!("--drop {other}: all or files")),
-                }
-            }
-            // Cargo runs a benchmark in its package's folder; whoever typed this stood in the project's.
-            "--out" => arguments.out = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(value()?)),
+            "--drop" => arguments.drop = Drop::parse(&value()?)?,
+            "--out" => arguments.out = Some(out_folder(&value()?)),
             other => return Err(format!("unknown argument {other}; see the head of bench/benches/index_cold/main.rs")),
         }
     }

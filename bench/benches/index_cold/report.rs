@@ -1,8 +1,8 @@
 //! The table, the README and the raw figures of a run.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Command;
+
+use feedline_bench::cold::about;
 
 use crate::{Arguments, Contestant, Outcome};
 
@@ -44,46 +44,24 @@ pub fn table(outcomes: &[Outcome]) -> String {
 
 /// The page that explains a kept run.
 pub fn readme(arguments: &Arguments, fio: Option<&str>, outcomes: &[Outcome], table: &str) -> String {
-    let line = |path: &str, name: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let value = |line: &str| line.strip_prefix(name)?.split_once(':').map(|(_, value)| value.trim().to_owned());
-        text.lines().find_map(value).unwrap_or("unknown".to_owned())
-    };
-    let said = |program: &str, words: &[&str]| {
-        let output = Command::new(program).args(words).output().ok().filter(|output| output.status.success());
-        output.map_or("unknown".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
     let made = |contestant| of(outcomes, contestant).next().map_or("", |outcome| outcome.words.as_str());
-    let folder = arguments.folder.display().to_string();
     format!(
         "# Indexing beside fio, cold page cache\n\n\
          Question: how far from the disk's own speed is the indexing of shards that are not in memory? {shards} shards of \
          {samples} samples, a label of 3 bytes and a photo of {photo_bytes} each, {threads} threads; fio reads for {seconds} s; \
          {repeats} rounds, interleaved.\n\n\
-         - Machine: {cores} cores of {model}, {memory} of memory; Linux {kernel}.\n\
-         - Storage: {storage}.\n\
-         - Cold: before each measurement {drop}.\n\
-         - Commit {commit}; {fio}.\n\
-         - Command: `cargo bench -p feedline-bench --bench index_cold -- {command}`\n\
+         {about}\n\
          - fio: `{threads_command}`, `{direct_command}`\n\n\
          {table}\n\n\
-         A sample of two members is one read of a page or two: the label, and the headers around it. The ratios are medians of \
-         those within each round. The index: {index}.\n",
+         A sample of two members is one read of a page or two, the label and the headers around it; photos that are shorter \
+         than a hop pays are read through. The ratios are medians of those within each round. The index: {index}.\n",
+        about = about("index_cold", &arguments.folder, arguments.drop, fio),
         shards = arguments.shards,
         samples = arguments.samples,
         photo_bytes = arguments.photo_bytes,
         threads = arguments.threads,
         seconds = arguments.seconds,
         repeats = arguments.repeats,
-        cores = std::thread::available_parallelism().map_or(0, usize::from),
-        model = line("/proc/cpuinfo", "model name"),
-        memory = line("/proc/meminfo", "MemTotal"),
-        kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        storage = said("findmnt", &["--noheadings", "--output", "SOURCE,FSTYPE,OPTIONS", "--target", &folder]),
-        drop = arguments.drop.words(),
-        commit = said("git", &["describe", "--always", "--dirty"]),
-        fio = fio.unwrap_or("no fio"),
-        command = std::env::args().skip(1).filter(|word| word != "--bench").collect::<Vec<_>>().join(" "),
         threads_command = made(Contestant::FioThreads),
         direct_command = made(Contestant::FioDirect),
         index = made(Contestant::Index),

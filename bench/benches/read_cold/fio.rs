@@ -7,12 +7,6 @@ use serde_json::Value;
 
 use crate::contest::{Measured, READ_BYTES, Task};
 
-/// What `fio --version` says; `None` where there is no fio.
-pub fn version() -> Option<String> {
-    let output = Command::new("fio").arg("--version").output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 /// Makes glibc's `malloc`, from which fio has its buffers, ask for transparent huge pages, and in blocks large enough.
 const HUGE_PAGES: &str = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1073741824:glibc.malloc.top_pad=67108864";
 

@@ -6,7 +6,7 @@
 //! those). The readers' adaptive depth is a row of its own; in all others the depth is fixed.
 //!
 //! `cargo bench -p feedline-bench --bench read_cold -- [--quick] [--gib N] [--seconds N] [--repeats N] [--depths 1,8,32]
-//! [--file PATH] [--drop all|file] [--out DIR]`; with `--out` it writes README.md and raw.csv there. Without fio only
+//! [--file PATH] [--drop all|files] [--out DIR]`; with `--out` it writes README.md and raw.csv there. Without fio only
 //! the readers are measured.
 
 mod contest;
@@ -15,12 +15,12 @@ mod report;
 
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use contest::{Contestant, Outcome, Program, Task};
+use feedline_bench::cold::{Drop, fio_version, out_folder};
 use feedline_loader::read::{Pace, ReaderChoice};
 
 /// What is measured, and how long.
@@ -34,34 +34,6 @@ struct Arguments {
     out: Option<PathBuf>,
 }
 
-/// How the page cache is emptied before each measurement.
-#[derive(Clone, Copy, PartialEq)]
-enum Drop {
-    /// The whole of it, by `/proc/sys/vm/drop_caches`: only an administrator can.
-    All,
-    /// The file's part, by `posix_fadvise`.
-    File,
-}
-
-impl Drop {
-    fn words(self) -> &'static str {
-        match self {
-            Self::All => "the whole page cache is dropped (/proc/sys/vm/drop_caches)",
-            Self::File => "the file is dropped from the page cache (posix_fadvise DONTNEED)",
-        }
-    }
-
-    fn run(self, file: &File) {
-        file.sync_all().expect("sync");
-        match self {
-            Self::All => std::fs::write("/proc/sys/vm/drop_caches", "1").expect("drop the page cache"),
-            Self::File => {
-                rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed).expect("drop the file")
-            }
-        }
-    }
-}
-
 fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
@@ -70,8 +42,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let file = lay_out(&arguments.file, arguments.file_bytes);
-    let fio = fio::version();
+    lay_out(&arguments.file, arguments.file_bytes);
+    let fio = fio_version();
     if fio.is_none() {
         eprintln!("skipped: fio: not installed; only the readers are measured");
     }
@@ -86,7 +58,7 @@ fn main() -> ExitCode {
         let first = repeat as usize * contestants.len() / arguments.repeats as usize;
         for index in 0..contestants.len() {
             let contestant = &contestants[(first + index) % contestants.len()];
-            arguments.drop.run(&file);
+            arguments.drop.run(std::slice::from_ref(&arguments.file));
             let task = Task {
                 path: &arguments.file,
                 file_bytes: arguments.file_bytes,
@@ -151,14 +123,13 @@ fn contestants(depths: &[u32], with_fio: bool, with_huge_pages: bool) -> Vec<Con
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let may_drop = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_ok();
     let mut arguments = Arguments {
         file: Path::new(env!("CARGO_TARGET_TMPDIR")).join("read_cold.bin"),
         file_bytes: 4 << 30,
         seconds: 4,
         repeats: 5,
         depths: vec![1, 8, 32],
-        drop: if may_drop { Drop::All } else { Drop::File },
+        drop: Drop::usual(),
         out: None,
     };
     while let Some(word) = words.next() {
@@ -170,7 +141,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--quick" | "--test" => {
                 arguments.file = arguments.file.with_file_name("read_cold_quick.bin");
                 (arguments.file_bytes, arguments.seconds, arguments.repeats) = (64 << 20, 1, 1);
-                (arguments.depths, arguments.drop) = (vec![8], Drop::File);
+                (arguments.depths, arguments.drop) = (vec![8], Drop::Files);
             }
             "--gib" => arguments.file_bytes = u64::from(number(value()?)?) << 30,
             "--seconds" => arguments.seconds = u64::from(number(value()?)?),
@@ -179,15 +150,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.depths = value()?.split(',').map(|text| number(text.to_owned())).collect::<Result<_, _>>()?
             }
             "--file" => arguments.file = value()?.into(),
-            "--drop" => {
-                arguments.drop = match value()?.as_str() {
-                    "all" => Drop::All,
-                    "file" => Drop::File,
-                    other => return Err(format!("--drop {other}: all or file")),
-                }
-            }
-            // Cargo runs a benchmark in its package's folder; whoever typed this stood in the project's.
-            "--out" => arguments.out = Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(value()?)),
+            "--drop" => arguments.drop = Drop::parse(&value()?)?,
+            "--out" => arguments.out = Some(out_folder(&value()?)),
             other => return Err(format!("unknown argument {other}; see the head of bench/benches/read_cold/main.rs")),
         }
     }
@@ -195,11 +159,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
 }
 
 /// The file to read, of bytes that do not compress; kept from one run to the next.
-fn lay_out(path: &Path, bytes: u64) -> File {
-    if let Ok(file) = File::open(path)
-        && file.metadata().is_ok_and(|metadata| metadata.len() == bytes)
-    {
-        return file;
+fn lay_out(path: &Path, bytes: u64) {
+    if path.metadata().is_ok_and(|metadata| metadata.len() == bytes) {
+        return;
     }
     eprintln!("laying out {} MiB at {}", bytes >> 20, path.display());
     let mut file = File::create(path).expect("create the file");
@@ -213,5 +175,4 @@ fn lay_out(path: &Path, bytes: u64) -> File {
         file.write_all(&block).expect("write the file");
     }
     file.sync_all().expect("sync the file");
-    File::open(path).expect("open the file")
 }

@@ -1,8 +1,8 @@
 //! The tables, the README and the raw figures of a run.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::process::Command;
+
+use feedline_bench::cold::about;
 
 use crate::Arguments;
 use crate::contest::{Contestant, Outcome, Program};
@@ -66,17 +66,6 @@ pub fn tables(contestants: &[Contestant], outcomes: &[Outcome]) -> String {
 
 /// The page that explains a kept run.
 pub fn readme(arguments: &Arguments, fio: Option<&str>, outcomes: &[Outcome], tables: &str) -> String {
-    let line = |path: &str, name: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let found = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.split_once(':').map(|(_, value)| value.trim().to_owned()));
-        found.unwrap_or("unknown".to_owned())
-    };
-    let said = |program: &str, words: &[&str]| {
-        let output = Command::new(program).args(words).output().ok().filter(|output| output.status.success());
-        output.map_or("unknown".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
     let file = arguments.file.display().to_string();
     let mut reports: Vec<String> = outcomes
         .iter()
@@ -85,17 +74,12 @@ pub fn readme(arguments: &Arguments, fio: Option<&str>, outcomes: &[Outcome], ta
         .collect();
     reports.dedup();
     let fio_command = outcomes.iter().find(|outcome| matches!(outcome.contestant.program, Program::Fio { .. }));
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
         "# Readers beside fio, cold page cache\n\n\
          Question: how near do the readers come to fio on files that are not in memory? 128 KiB at random places of one \
          file of {gib:.2} GiB, each place once; {seconds} s a measurement or the whole file, {repeats} rounds, \
          interleaved.\n\n\
-         - Machine: {cores} cores of {model}, {memory} of memory; Linux {kernel}.\n\
-         - Storage: {storage}.\n\
-         - Cold: before each measurement {drop}.\n\
-         - Commit {commit}; {fio}.\n\
-         - Command: `cargo bench -p feedline-bench --bench read_cold -- {command}`\n\
+         {about}\n\
          - fio, as in: `{fio_command}`\n\n\
          {tables}\n\n\
          The ratio is to the faster of fio's rows, the median of those within each round. The readers' memory consists of \
@@ -103,17 +87,10 @@ pub fn readme(arguments: &Arguments, fio: Option<&str>, outcomes: &[Outcome], ta
          piece for the device instead of one a page. CPU is that of the reading process, the kernel's work for \
          it included as far as the kernel counts it there.\n\n\
          What the readers say of themselves:\n\n{reports}\n",
+        about = about("read_cold", &arguments.file, arguments.drop, fio),
         gib = arguments.file_bytes as f64 / f64::from(1 << 30),
         seconds = arguments.seconds,
         repeats = arguments.repeats,
-        model = line("/proc/cpuinfo", "model name"),
-        memory = line("/proc/meminfo", "MemTotal"),
-        kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        storage = said("findmnt", &["--noheadings", "--output", "SOURCE,FSTYPE,OPTIONS", "--target", &file]),
-        drop = arguments.drop.words(),
-        commit = said("git", &["describe", "--always", "--dirty"]),
-        fio = fio.unwrap_or("no fio"),
-        command = std::env::args().skip(1).filter(|word| word != "--bench").collect::<Vec<_>>().join(" "),
         fio_command = fio_command.map_or("", |outcome| outcome.measured.words.as_str()).replace(&file, "FILE"),
         reports = reports.join("\n"),
     )
