@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout};
+use feedline_loader::plan::trace::Trace;
 use feedline_loader::ring::{BatchDescriptor, BatchStatus, BatchTicket, RingReader, RingWriter, WritableSlot};
 
 const SLOTS: u32 = 4;
@@ -41,6 +42,7 @@ fn publish(slot: &WritableSlot, sequence: u64) {
         row_count: ROWS,
         status: BatchStatus::Ok,
         fault_count: 0,
+        trace: Trace::default(),
     };
     slot.publish(descriptor, None);
 }

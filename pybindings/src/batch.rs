@@ -358,6 +358,9 @@ pub struct BatchInfo {
     /// Global position at which the next global batch starts.
     #[pyo3(get)]
     end_position: u64,
+    /// The sum of the rows' hashes, in two lanes of 64 bits.
+    #[pyo3(get)]
+    trace: (u64, u64),
     /// Rows of this batch.
     #[pyo3(get)]
     rows: u32,
@@ -383,6 +386,7 @@ impl BatchInfo {
             epoch: lease.epoch(),
             position: lease.position(),
             end_position: lease.end_position(),
+            trace: lease.trace().0.into(),
             rows: lease.rows(),
             fault_count: lease.fault_count(),
             is_borrowed,

@@ -168,6 +168,7 @@ def test_a_loader_pickles_with_its_place(shards) -> None:
     loader = make(shards, indices=[1, 2], seed=9)
     state = {
         "version": 1, "epoch": 3, "position": 8, "seed": 9, "order": "sequential", "mix": None, "quarantine": None, "drop_missing": [],
+        "trace": {"hash": "12" * 16, "rank": 0, "world_size": 1},
     }  # fmt: skip
     loader.load_state_dict(state)
     copy = pickle.loads(pickle.dumps(loader))

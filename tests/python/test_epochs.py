@@ -12,9 +12,8 @@ def iterate(epochs: Epochs, batches: int, total: int = 5, ends: bool = False) ->
     run = epochs.begin()
     began = (run.epoch, run.start)
     for _ in range(batches):
-        run.batches += 1
-        run.position += 10
-        run.is_complete = run.position >= 10 * total
+        end = run.position + 10
+        run.take(end, end >= 10 * total, (end, 1))
     run.is_complete |= ends
     run.is_live = False
     return began
@@ -52,7 +51,8 @@ def test_two_iterations_at_once_are_of_one_epoch() -> None:
 def test_an_iteration_begun_while_another_is_under_way_goes_on() -> None:
     epochs = Epochs()
     run = epochs.begin()
-    run.batches, run.position = 3, 30
+    for end in (10, 20, 30):
+        run.take(end, False, (end, 1))
     assert epochs.begin().epoch == 1
 
 
@@ -68,13 +68,13 @@ def test_set_epoch_overrides() -> None:
 
 def test_a_restored_position_survives_set_epoch_of_its_epoch() -> None:
     epochs = Epochs()
-    epochs.restore(3, 20)
+    epochs.restore(3, 20, (0, 0))
     epochs.set_epoch(3)
     assert iterate(epochs, 1) == (3, 20)
     assert epochs.upcoming() == (3, 20)
     assert iterate(epochs, 3) == (3, 20)
     assert epochs.upcoming() == (4, 0)
-    epochs.restore(3, 20)
+    epochs.restore(3, 20, (0, 0))
     epochs.set_epoch(4)
     assert epochs.upcoming() == (4, 0)
 
@@ -84,7 +84,7 @@ def test_the_state_is_what_was_consumed() -> None:
     assert epochs.state() == (0, 0)
     run = epochs.begin()
     assert epochs.state() == (0, 0)
-    run.batches, run.position = 1, 10
+    run.take(10, False, (10, 1))
     assert epochs.state() == (0, 10)
     run.is_live = False
     assert epochs.state() == (0, 0), "a look at the first batch consumes nothing"
@@ -92,3 +92,23 @@ def test_the_state_is_what_was_consumed() -> None:
     assert epochs.state() == (0, 30)
     iterate(epochs, 5, ends=True)
     assert epochs.state() == (2, 0)
+
+
+def test_the_trace_is_of_what_the_state_accounts_for() -> None:
+    epochs = Epochs()
+    run = epochs.begin()
+    run.take(10, False, (5, 1))
+    assert epochs.trace() == (5, 1)
+    assert epochs.counted() == (0, 0)
+    run.is_live = False
+    assert epochs.trace() == (0, 0), "a look at the first batch consumes nothing"
+    iterate(epochs, 3)
+    assert epochs.trace() == (60, 3)
+    epochs.restore(3, 20, (2**64 - 1, 7))
+    run.take(20, False, (9, 9))  # Of before the restored state.
+    assert epochs.trace() == (2**64 - 1, 7)
+    iterate(epochs, 5, ends=True)
+    assert epochs.trace() == (30 + 40 + 50 + 60 + 70 - 1, 7 + 5), "lanes wrap"
+    epochs.restore(0, 0, None)
+    iterate(epochs, 5)
+    assert epochs.trace() is None

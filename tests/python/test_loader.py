@@ -295,6 +295,7 @@ def test_state_goes_on_exactly(load) -> None:
     assert state == {
         "version": 1, "epoch": 0, "position": 40, "seed": 5, "order": "global", "mix": None, "quarantine": None,
         "drop_missing": [], "positions": 100, "databases": [],
+        "trace": {"hash": loader.trace_hash, "rank": 0, "world_size": 1},
     }  # fmt: skip
     resumed = load()
     resumed.load_state_dict(state)

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout, RowForm};
+use feedline_loader::plan::trace::Trace;
 use feedline_loader::ring::{
     BatchDescriptor, BatchStatus, BatchTicket, HeldSlot, RingDescriptors, RingReader, RingWriter, SealedSpill,
     SlotCounts,
@@ -91,6 +92,7 @@ fn descriptor(ticket: BatchTicket) -> BatchDescriptor {
         row_count: row_count(ticket),
         status: BatchStatus::Ok,
         fault_count: sequence as u32 % 3,
+        trace: Trace::default(),
     }
 }
 

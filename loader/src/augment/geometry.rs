@@ -18,7 +18,7 @@ const CROP_ATTEMPTS: u64 = 10;
 const SIDE_MAX: u64 = 1 << 30;
 
 /// A rectangle in a resized image, which may reach beyond it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Window {
     /// First column; negative where the output is padded.
     pub left: i64,
@@ -49,7 +49,7 @@ impl Window {
 }
 
 /// One resample: a region of the source is resized, a window of the result is kept, perhaps mirrored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stage {
     /// Part of the source image (for the first stage the decoded one, then the output of the stage before).
     pub source: Region,

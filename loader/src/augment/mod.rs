@@ -21,6 +21,7 @@ pub mod philox;
 pub mod plan;
 pub mod policy;
 pub mod resize;
+mod trace;
 pub mod views;
 pub mod warp;
 
@@ -183,6 +184,11 @@ impl ImageWorker {
     /// (width, height) of the last image as stored, before it was turned or transformed.
     pub fn size(&self) -> (u32, u32) {
         self.size
+    }
+
+    /// What was done to the last image.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// How the last image was turned, as its recipe says, before any transform.

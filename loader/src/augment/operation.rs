@@ -84,7 +84,7 @@ pub struct Warp {
 }
 
 /// A window of an endless image.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Extend {
     /// The window; it may reach beyond the image.
     pub window: Window,

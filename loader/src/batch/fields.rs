@@ -13,6 +13,7 @@ use crate::augment::{Draw, ImageRecipe, ImageWorker};
 use crate::decode::npz::NpzReader;
 use crate::decode::{npy, text};
 use crate::error::{Error, FaultClass, Result, SampleFault};
+use crate::plan::trace::RowTrace;
 use crate::spec::{ArraySpec, FieldKind, FieldSpec, PixelLayout};
 
 /// Longest text that is tried as a number; longer ones are no number.
@@ -251,6 +252,8 @@ pub struct FieldWorker {
     warnings: u32,
     /// Fields whose images were cut off, and are used because the job says so.
     cut_off: Vec<usize>,
+    /// What was drawn for the row.
+    trace: RowTrace,
 }
 
 impl FieldWorker {
@@ -267,6 +270,7 @@ impl FieldWorker {
             image_forms: Vec::new(),
             warnings: 0,
             cut_off: Vec::new(),
+            trace: RowTrace::default(),
         })
     }
 
@@ -279,6 +283,7 @@ impl FieldWorker {
         self.boxes.begin_row();
         self.warnings = 0;
         self.cut_off.clear();
+        self.trace = RowTrace::default();
     }
 
     /// Turns `bytes` into the row of field number `field`: hands it to `store` where it has a fixed size, sets it aside
@@ -302,6 +307,7 @@ impl FieldWorker {
                 store(self.images.run(image, bytes, draw)?);
                 let form = ImageForm { size: self.images.size(), orientation: self.images.orientation() };
                 self.image_forms.push((field, form));
+                self.trace.parameters(field, self.images.steps());
                 self.warnings = self.warnings.saturating_add(self.images.warnings());
                 if self.images.is_cut_off() {
                     self.cut_off.push(field);
@@ -310,6 +316,7 @@ impl FieldWorker {
             Kind::Mask(mask) => {
                 let form_of = |image| self.image_forms.iter().find(|(field, _)| *field == image).map(|(_, form)| *form);
                 store(self.masks.run(mask, bytes, draw, mask.like().and_then(form_of))?);
+                self.trace.parameters(field, self.masks.steps());
             }
             Kind::Int => store(&parse::<i64>(bytes, "an integer")?.to_ne_bytes()),
             Kind::Float => store(&parse::<f64>(bytes, "a number")?.to_ne_bytes()),
@@ -388,6 +395,11 @@ impl FieldWorker {
     /// Fields whose images were cut off, and are used as far as they go because the job says so.
     pub fn cut_off(&self) -> &[usize] {
         &self.cut_off
+    }
+
+    /// What was drawn for the row, for its hash.
+    pub fn trace(&self) -> &RowTrace {
+        &self.trace
     }
 
     /// The values of varying length that the row has, with the number of their field.

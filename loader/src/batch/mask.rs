@@ -158,6 +158,11 @@ impl MaskWorker {
         }
         Ok(&self.row)
     }
+
+    /// What was done to the last mask.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
 }
 
 /// Refuses a mask whose size is not that of its image as stored.

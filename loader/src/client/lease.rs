@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::batch::arrays::{ARRAY_HEADER_BYTES, Sides};
 use crate::batch::{Dtype, RowEntry};
 use crate::error::{Error, FaultReport, Result};
+use crate::plan::trace::Trace;
 use crate::ring::{BatchDescriptor, HeldSlot, RingReader};
 
 /// One batch in shared memory; dropping it gives the slot back to the sidecar.
@@ -49,6 +50,11 @@ impl Lease {
     /// Global position after the whole global batch: where to resume when this batch is consumed.
     pub fn end_position(&self) -> u64 {
         self.descriptor.end_position
+    }
+
+    /// The sum of the rows' hashes, as [`crate::plan::trace`] has it.
+    pub fn trace(&self) -> Trace {
+        self.descriptor.trace
     }
 
     /// Where field `index` starts and how many bytes [`Lease::rows`] rows of it take. The memory is shared with the

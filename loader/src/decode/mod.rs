@@ -52,7 +52,7 @@ pub const STRIP_SLACK: usize = 32;
 pub const STRIP_ROWS: u32 = 8;
 
 /// A rectangle of an image, in pixels; never empty.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Region {
     /// First column.
     pub left: u32,

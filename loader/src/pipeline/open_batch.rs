@@ -9,6 +9,7 @@ use super::{Stream, Waker};
 use crate::batch::REPORT_BYTES_MAX;
 use crate::error::FaultReport;
 use crate::plan::BatchPlan;
+use crate::plan::trace::{Trace, TraceSum};
 use crate::ring::{BatchDescriptor, BatchStatus, BatchTicket, WritableSlot};
 
 /// Shared by the feeder, which hands out its rows, and the workers, which store them.
@@ -22,6 +23,7 @@ pub struct OpenBatch {
     failed: AtomicBool,
     published: AtomicBool,
     faults: Mutex<Vec<FaultReport>>,
+    trace: TraceSum,
     waker: Arc<Waker>,
 }
 
@@ -46,7 +48,8 @@ impl OpenBatch {
     ) -> Self {
         let remaining = AtomicU32::new(plan.row_count);
         let (failed, published) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { stream, slot, plan, place, remaining, failed, published, faults: Mutex::new(Vec::new()), waker }
+        let (faults, trace) = (Mutex::new(Vec::new()), TraceSum::default());
+        Self { stream, slot, plan, place, remaining, failed, published, faults, trace, waker }
     }
 
     /// Nobody waits for it any more: the stream ended or was sent elsewhere.
@@ -64,8 +67,9 @@ impl OpenBatch {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// A row is stored, or given up in a batch that fails. The last one publishes.
-    pub(super) fn finish_row(&self) {
+    /// A row is stored, or given up in a batch that fails; `trace` is its part. The last one publishes.
+    pub(super) fn finish_row(&self, trace: Trace) {
+        self.trace.add(trace);
         // AcqRel: the one who sees 1 sees every other worker's stores, and `publish` releases them to the client.
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 && !self.is_void() {
             // Every read of the batch is done: what no lock keeps was still there then, or the batch is no good.
@@ -103,6 +107,7 @@ impl OpenBatch {
                 row_count: self.plan.row_count,
                 status: if failed { BatchStatus::Failed } else { BatchStatus::Ok },
                 fault_count: u32::try_from(faults.len()).unwrap_or(u32::MAX),
+                trace: if failed { Trace::default() } else { self.trace.get() },
             },
             report.as_deref(),
         );

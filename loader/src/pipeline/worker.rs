@@ -15,6 +15,7 @@ use crate::augment::Draw;
 use crate::batch::FieldWorker;
 use crate::decode::unwrap::Unwrapper;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
+use crate::plan::trace::{RowPlace, Trace};
 use crate::shard::{FieldBytes, Origin};
 use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
@@ -109,7 +110,7 @@ impl Worker {
         let outcome = self.assemble(&work);
         drop(clock);
         match outcome {
-            Ok(()) => {
+            Ok(trace) => {
                 stream.counters().rows.fetch_add(1, Relaxed);
                 if work.attempt > 0 {
                     stream.counters().replaced.fetch_add(1, Relaxed);
@@ -120,7 +121,7 @@ impl Worker {
                 for &field in self.fields.cut_off() {
                     note_lenient(&work, field);
                 }
-                batch.finish_row();
+                batch.finish_row(trace);
                 if let Err(error) = stream.faults().good() {
                     stream.fail(error);
                 }
@@ -130,8 +131,8 @@ impl Worker {
         }
     }
 
-    /// Decodes every field of the row and stores it.
-    fn assemble(&mut self, work: &RowWork) -> Result<(), RowFault> {
+    /// Decodes every field of the row and stores it. Returns what the row adds to the trace.
+    fn assemble(&mut self, work: &RowWork) -> Result<Trace, RowFault> {
         let batch = &*work.batch;
         let stream = &*batch.stream;
         let mut places = [None; FIELDS_MAX];
@@ -174,8 +175,12 @@ impl Worker {
             stream.counters().defaulted.fetch_add(1, Relaxed);
         }
         batch.slot.set_valid(work.row, plan.valid);
-        stream.dataset().with_key(work.sample, |key| batch.slot.store_key(work.row, key));
-        Ok(())
+        let trace = stream.dataset().with_key(work.sample, |key| {
+            batch.slot.store_key(work.row, key);
+            let place = RowPlace { seed: draw.seed, epoch: draw.epoch, position: plan.position, sample: work.sample.0 };
+            if plan.valid { self.fields.trace().finish(place, key) } else { Trace::default() }
+        });
+        Ok(trace)
     }
 
     #[cold]
@@ -207,7 +212,7 @@ impl Worker {
         batch.add_fault(report.clone());
         if !stream.replaces() {
             batch.fail();
-            batch.finish_row();
+            batch.finish_row(Trace::default());
         } else if work.attempt >= ATTEMPTS_MAX {
             stream.fail(Error::Sample { report });
         } else {

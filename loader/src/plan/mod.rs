@@ -18,6 +18,7 @@ mod permutation;
 mod random;
 mod shares;
 mod source;
+pub mod trace;
 mod walk;
 
 use std::ops::Range;

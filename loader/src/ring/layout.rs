@@ -19,13 +19,14 @@ use super::{BatchDescriptor, BatchStatus, BatchTicket};
 use crate::batch::layout::VALUES_BYTES_MAX;
 use crate::batch::{BatchLayout, LayoutHash};
 use crate::error::{Error, Result};
+use crate::plan::trace::Trace;
 use crate::sys::shared::{OnFork, SharedMapping};
 
 /// `FEEDLINE` in ASCII, as the first eight bytes in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FEEDLINE");
 
 /// Version of everything in this file and of the meaning of state words.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const PAGE_BYTES: u64 = 64 << 10;
 
@@ -63,7 +64,9 @@ pub struct ClientSignals {
 pub struct SlotRecord {
     /// See [`super::state`].
     pub state: AtomicU64,
-    padding: [AtomicU64; 7],
+    /// [`BatchDescriptor::trace`], for which the next line has no room; written and stable as that.
+    trace: [AtomicU64; 2],
+    padding: [AtomicU64; 5],
     /// Written before `state` becomes ready, stable until it becomes free.
     descriptor: DescriptorLine,
 }
@@ -132,6 +135,9 @@ impl SlotRecord {
         line.report_bytes.store(arena.report_bytes, Ordering::Relaxed);
         line.values_used.store(arena.values_used, Ordering::Relaxed);
         line.spill_bytes.store(arena.spill_bytes, Ordering::Relaxed);
+        for (word, lane) in self.trace.iter().zip(batch.trace.0) {
+            word.store(lane, Ordering::Relaxed);
+        }
     }
 
     /// Client, after it took `ticket`: a copy, checked against the layout's limits.
@@ -154,6 +160,7 @@ impl SlotRecord {
             row_count: line.row_count.load(Ordering::Relaxed),
             status,
             fault_count: line.fault_count.load(Ordering::Relaxed),
+            trace: Trace([0, 1].map(|lane| self.trace[lane].load(Ordering::Relaxed))),
         };
         let arena = ArenaUse {
             used: line.arena_used.load(Ordering::Relaxed),

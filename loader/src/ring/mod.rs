@@ -30,6 +30,7 @@ pub use writable::WritableSlot;
 pub use writer::{RingDescriptors, RingWriter, SlotCounts};
 
 use crate::error::{Error, Result};
+use crate::plan::trace::Trace;
 
 /// Number of a slot in its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,6 +115,8 @@ pub struct BatchDescriptor {
     pub status: BatchStatus,
     /// Samples that could not be used.
     pub fault_count: u32,
+    /// The sum of the rows' hashes.
+    pub trace: Trace,
 }
 
 /// The client broke the ring's rules, or its memory is lost: end that client.

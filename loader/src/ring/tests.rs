@@ -12,6 +12,7 @@ use rustix::fs::FallocateFlags;
 use super::layout::Control;
 use super::*;
 use crate::batch::{BatchLayout, Dtype, FieldLayout, REPORT_BYTES_MAX};
+use crate::plan::trace::Trace;
 use crate::sys::epoll::{Epoll, Trigger};
 use crate::sys::memory::{GroupMemory, MemoryReport};
 use crate::sys::shared::{OnFork, SharedMapping};
@@ -60,6 +61,7 @@ fn descriptor(generation: u32, sequence: u64, row_count: u32) -> BatchDescriptor
         row_count,
         status: BatchStatus::Ok,
         fault_count: 2,
+        trace: Trace::default(),
     }
 }
 

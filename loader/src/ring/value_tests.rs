@@ -10,6 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::batch::{BatchLayout, Dtype, FieldLayout, RowEntry, RowForm};
+use crate::plan::trace::Trace;
 use crate::sys::memfd;
 use crate::sys::shared::{OnFork, SharedMapping};
 
@@ -52,6 +53,7 @@ fn descriptor(sequence: u64, row_count: u32) -> BatchDescriptor {
         row_count,
         status: BatchStatus::Ok,
         fault_count: 0,
+        trace: Trace::default(),
     }
 }
 

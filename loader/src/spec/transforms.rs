@@ -246,7 +246,7 @@ pub enum Resampling {
 }
 
 /// How a rotation, a shear and their like pick pixels.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpolation {
     /// The nearest.
@@ -269,7 +269,7 @@ pub struct WarpSpec {
 }
 
 /// What the borders of a padded image show.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaddingMode {
     /// One colour.

@@ -59,6 +59,7 @@ from .transforms import (
     Resize,
     ToDtype,
 )
+from .trace import merge_states, merge_trace
 from .values import Array, Bytes, Json, Text
 
 __version__ = _native.version()
@@ -125,4 +126,6 @@ __all__ = [
     "TrivialAugmentWide",
     "__version__",
     "from_dataloader",
+    "merge_states",
+    "merge_trace",
 ]

@@ -78,6 +78,11 @@ class BatchInfo:
         """
         Bytes of values of varying length for which the slot had no room; they came in memory of their own.
         """
+    @property
+    def trace(self, /) -> tuple[int, int]:
+        """
+        The sum of the rows' hashes, in two lanes of 64 bits.
+        """
     def words(self, /) -> tuple[list[str], list[bool], str]:
         """
         The keys of the samples, whether each row counts (false for the repeats of ``tail="pad"``), and the faults as a

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from . import trace
+from .trace import Lanes
+
+
+@dataclass
+class Account:
+    """What was consumed, as a trace.
+
+    Attributes:
+        total: The sum; None where it is not known, as a state was another rank's.
+    """
+
+    total: Lanes | None = trace.EMPTY
+
+    def add(self, lanes: Lanes) -> None:
+        """Adds what was consumed."""
+        if self.total is not None:
+            self.total = trace.plus(self.total, lanes)
 
 
 @dataclass
@@ -16,6 +35,8 @@ class Run:
         batches: How many batches were taken.
         is_complete: Whether every batch was taken.
         is_live: Whether someone still iterates.
+        first: The trace of a first batch that does not count as long as it is the only one.
+        account: Where what counts is added.
     """
 
     epoch: int
@@ -24,6 +45,20 @@ class Run:
     batches: int = 0
     is_complete: bool = False
     is_live: bool = True
+    first: Lanes = trace.EMPTY
+    account: Account = field(default_factory=Account)
+
+    def take(self, end_position: int, is_complete: bool, lanes: Lanes) -> None:
+        """Notes a batch that the trainer has: where it ends, whether it is the epoch's last, and its trace."""
+        self.batches += 1
+        self.position, self.is_complete = end_position, is_complete
+        if self.batches == 1 and not is_complete:
+            self.first = lanes
+            return
+        if self.first is not trace.EMPTY:
+            self.account.add(self.first)
+            self.first = trace.EMPTY
+        self.account.add(lanes)
 
 
 class Epochs:
@@ -36,6 +71,7 @@ class Epochs:
     def __init__(self) -> None:
         self._next: tuple[int, int] | None = (0, 0)
         self._last: Run | None = None
+        self._account = Account()
 
     def upcoming(self) -> tuple[int, int]:
         """(epoch, global position) at which the next iteration starts."""
@@ -51,7 +87,7 @@ class Epochs:
         """Starts an iteration."""
         epoch, position = self.upcoming()
         self._next = None
-        self._last = Run(epoch, position, position)
+        self._last = Run(epoch, position, position, account=self._account)
         return self._last
 
     def set_epoch(self, epoch: int) -> None:
@@ -59,9 +95,26 @@ class Epochs:
         if self._next is None or self._next[0] != epoch:
             self._next = (epoch, 0)
 
-    def restore(self, epoch: int, position: int) -> None:
-        """The next iteration delivers `epoch` from global `position` on."""
+    def restore(self, epoch: int, position: int, consumed: Lanes | None) -> None:
+        """The next iteration delivers `epoch` from global `position` on; `consumed` is the trace of what came before."""
         self._next = (epoch, position)
+        # An iteration that still goes on is no part of what follows.
+        self._account = Account(consumed)
+
+    def count_from(self, consumed: Lanes | None) -> None:
+        """`consumed` is the trace of what was consumed before the next iteration."""
+        self._account = Account(consumed)
+
+    def counted(self) -> Lanes | None:
+        """The trace of what `upcoming` comes after."""
+        return self._account.total
+
+    def trace(self) -> Lanes | None:
+        """The trace of what `state` accounts for; None where it is not known."""
+        total, last = self._account.total, self._last
+        if total is None or last is None or last.account is not self._account or not last.is_live:
+            return total
+        return trace.plus(total, last.first)
 
     def state(self) -> tuple[int, int]:
         """(epoch, global position) after what was consumed: where a resumed run goes on."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
-from . import _native, arguments, forks, ranks, resume, sidecar, tensors
+from . import _native, arguments, forks, ranks, resume, sidecar, tensors, trace
 from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
+from .dataset import Dataset, Sampler
 from .device import cuda_device
-from .epochs import Epochs, Run
-from .errors import ForkedError, LoaderError, SidecarExitError
+from .epochs import Epochs
+from .errors import LoaderError, SidecarExitError
 from .fields import Field, Image, default_fields, field_specs
+from .iterator import BatchIterator
 from .mix import Mix
 from .mixing import BatchTransform, Mixing
 from .output import Output
@@ -261,6 +263,9 @@ class Loader:
         self._check_framework()
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
+        #: The trace of a restored state, until this process's rank is known.
+        self._loaded_trace: Mapping[str, Any] | None = trace.NOTHING
+        self._has_rank = False
         #: What a restored state says of the dataset, until a stream has been compared with it.
         self._expected: dict[str, Any] | None = None
         self._reset()
@@ -324,7 +329,8 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where a resumed run goes on: epoch, position in global samples, and what the order depends on.
 
-        An iteration that was left after its first batch does not count, as its next ``iter()`` starts anew.
+        An iteration that was left after its first batch does not count, as its next ``iter()`` starts anew. The position is
+        global, so any rank's state resumes all ranks; only the trace in it is this rank's own (`merge_states`).
         """
         epoch, position = self._epochs.state()
         fixed = {name: self._job.spec[name] for name in ("seed", "order", "mix", "quarantine", "drop_missing")}
@@ -332,7 +338,7 @@ class Loader:
             fixed.update(self._expected)
         elif self._info is not None:
             fixed.update(resume.remembered(self._info))
-        return {"version": 1, "epoch": epoch, "position": position, **fixed}
+        return {"version": 1, "epoch": epoch, "position": position, **fixed, "trace": self._trace_of(self._epochs.trace())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The next iteration goes on where `state_dict` was taken, at the cost of a seek.
@@ -340,8 +346,48 @@ class Loader:
         It refuses to where the dataset changed since, so that the same position is another sample; where only values of an
         LMDB database may have changed, it warns.
         """
-        self._epochs.restore(*arguments.state_numbers(state, self._job.spec))
+        numbers = arguments.state_numbers(state, self._job.spec)
+        self._loaded_trace = trace.check_saved(state.get("trace"))
+        self._has_rank = False
+        self._epochs.restore(*numbers, None)
         self._expected = {name: state[name] for name in resume.NAMES if name in state}
+
+    @property
+    def trace_hash(self) -> str:
+        """What proves which rows this rank has consumed, in this run and in those that it resumes.
+
+        It covers seed, epoch, global position, sample and drawn parameters of each row. `feedline.merge_trace` of all ranks'
+        hashes is the same for any world size, number of decode threads and interruption.
+
+        Returns:
+            32 hexadecimal digits.
+
+        Raises:
+            ValueError: The run goes on from another rank's state, which does not tell what this rank had consumed.
+        """
+        self._settle_rank()
+        lanes = self._epochs.trace()
+        if lanes is None:
+            raise ValueError(
+                "the trace is not known: the state that this rank goes on with has none, or that of another rank or world "
+                "size; save the states of all ranks, and load what feedline.merge_states makes of them"
+            )
+        return trace.to_text(lanes)
+
+    def _trace_of(self, lanes: trace.Lanes | None) -> Mapping[str, Any] | None:
+        """What a state has of the trace, and which rank's that is; a run that has not begun is no rank's yet."""
+        if not self._has_rank:
+            return self._loaded_trace
+        return None if lanes is None else trace.saved(lanes, self._job.spec["rank"], self._job.spec["world_size"])
+
+    def _settle_rank(self) -> ranks.Rank:
+        """Finds out which rank this is; a loaded trace goes on where it is this rank's."""
+        found = ranks.find(self._rank, self._world_size)
+        self._job.spec.update(rank=found.rank, world_size=found.world_size)
+        if not self._has_rank:
+            self._has_rank = True
+            self._epochs.count_from(trace.for_rank(self._loaded_trace, found.rank, found.world_size))
+        return found
 
     # DataLoader's surface.
 
@@ -370,12 +416,15 @@ class Loader:
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in vars(self).items() if name not in _PROCESS_STATE}
         state["_epochs"] = self._epochs.upcoming()
+        # The copy may be another rank's.
+        state["_loaded_trace"], state["_has_rank"] = self._trace_of(self._epochs.counted()), False
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._epochs = Epochs()
-        self._epochs.restore(*state["_epochs"])
+        epoch, position = state["_epochs"]
+        self._epochs.restore(epoch, position, None)
         self._reset()
 
     def __repr__(self) -> str:
@@ -404,8 +453,7 @@ class Loader:
                 return connection
             connection.close()
         socket = sidecar.locate(self._sidecar, self._workers)
-        found = ranks.find(self._rank, self._world_size)
-        self._job.spec.update(rank=found.rank, world_size=found.world_size)
+        found = self._settle_rank()
         try:
             connection = Connection(socket, self._job)
         except SidecarExitError as error:
@@ -475,109 +523,3 @@ def _expand(patterns: list[str], skip_missing: bool) -> list[str]:
     if missing is not None:
         logger.warning("%s", missing)
     return shards
-
-
-class BatchIterator(Iterator[Any]):
-    """One iteration over one epoch of a `Loader`."""
-
-    def __init__(self, loader: Loader, connection: Connection, run: Run) -> None:
-        self._loader = loader
-        self._connection: Connection | None = connection
-        self._take = connection.take
-        self._last_position = connection.last_position
-        self._is_plain = loader.collate_fn is None
-        self._run = run
-        self._tally = Tally()
-        self._has_failed = False
-
-    def __next__(self) -> Any:
-        """The next batch, in plan order.
-
-        Returns:
-            A `Batch`, or what ``collate_fn`` makes of it.
-        Raises:
-            StopIteration: The epoch is over.
-            StallError: No progress within the time-out; the next call waits again.
-            SidecarExitError: The sidecar is gone; ``epoch`` and ``position`` say where to resume.
-            SampleError: A bad sample under ``on_error="raise"``; the next call goes on after its batch.
-            BudgetError: Too many bad samples.
-            SlotsHeldError: ``zero_copy="strict"`` and too many live batches; the next call delivers this batch.
-        """
-        if self._connection is None:
-            raise StopIteration
-        try:
-            taken = self._take()
-        except BaseException as error:
-            self._has_failed = True
-            self._check_process()
-            if isinstance(error, SidecarExitError):
-                sidecar.explain(error, self._connection.socket)
-            raise
-        if taken is None:
-            self._finish()
-            raise StopIteration
-        batch, info = taken
-        run = self._run
-        run.batches += 1
-        run.position = end_position = info.end_position
-        run.is_complete = end_position > self._last_position
-        if self._is_plain and not info.is_overflow and not info.fault_count:
-            return batch
-        return self._loader._deliver(batch, info, self._tally)
-
-    def _check_process(self) -> None:
-        connection = self._connection
-        if connection is not None and connection.generation != forks.generation:
-            raise ForkedError("this iteration belongs to the parent process: start a new one over the loader in the child")
-
-    def _finish(self) -> None:
-        self._run.is_complete = True
-        connection = self._connection
-        if connection is not None and logger.isEnabledFor(logging.INFO):
-            logger.info("%s", self._tally.words(self._run.epoch, connection.summary()))
-        self._leave()
-
-    def _leave(self) -> None:
-        self._run.is_live = False
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        if self._has_failed:
-            connection.close()
-        else:
-            self._loader._put_back(connection)
-
-    def __del__(self) -> None:
-        # An iteration that was left early; __init__ may not have got to the connection.
-        if getattr(self, "_connection", None) is not None:
-            self._leave()
-
-
-class Dataset:
-    """What is known of a dataset without reading a sample."""
-
-    def __init__(self, sample_count: int, classes: Sequence[str] | None) -> None:
-        self._sample_count = sample_count
-        #: Names of the classes by label, where a ``classes.json`` lies beside the shards, else None.
-        self.classes = None if classes is None else list(classes)
-
-    def __len__(self) -> int:
-        return self._sample_count
-
-    def __getitem__(self, index: object) -> Any:
-        raise TypeError("samples are delivered as batches only: iterate over the loader, or use indices= for a subset")
-
-    def __repr__(self) -> str:
-        return f"Dataset({self._sample_count} samples)"
-
-
-class Sampler:
-    """Stands for DistributedSampler, whose work the plan does."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        """As `Loader.set_epoch`."""
-        self._loader.set_epoch(epoch)
-
