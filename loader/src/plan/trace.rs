@@ -90,7 +90,7 @@ impl RowTrace {
 
     /// The hash of the row at `place`, whose sample has `key`.
     pub fn finish(&self, place: RowPlace, key: &str) -> Trace {
-        let mut hasher = self.0.clone();
+        let mut hasher = self.0;
         place.hash(&mut hasher);
         hasher.write(key.as_bytes());
         let hash = hasher.finish128();

@@ -48,6 +48,11 @@ class Run:
     first: Lanes = trace.EMPTY
     account: Account = field(default_factory=Account)
 
+    @property
+    def counts(self) -> bool:
+        """Whether it was more than a look at the first batch."""
+        return self.is_complete or self.batches > 1
+
     def take(self, end_position: int, is_complete: bool, lanes: Lanes) -> None:
         """Notes a batch that the trainer has: where it ends, whether it is the epoch's last, and its trace."""
         self.batches += 1
@@ -72,6 +77,12 @@ class Epochs:
         self._next: tuple[int, int] | None = (0, 0)
         self._last: Run | None = None
         self._account = Account()
+        self._counted = 0
+
+    @property
+    def count(self) -> int:
+        """Iterations so far that count as epochs, or as the rest of one."""
+        return self._counted + (self._last is not None and self._last.counts)
 
     def upcoming(self) -> tuple[int, int]:
         """(epoch, global position) at which the next iteration starts."""
@@ -79,13 +90,14 @@ class Epochs:
             return self._next
         last = self._last
         assert last is not None, "without an override there was an iteration"
-        if last.is_complete or last.batches > 1:
+        if last.counts:
             return last.epoch + 1, 0
         return last.epoch, last.start
 
     def begin(self) -> Run:
         """Starts an iteration."""
         epoch, position = self.upcoming()
+        self._counted = self.count
         self._next = None
         self._last = Run(epoch, position, position, account=self._account)
         return self._last

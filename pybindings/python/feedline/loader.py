@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from . import _native, arguments, forks, ranks, resume, sidecar, tensors, trace
+from .agreement import Agreement
 from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
 from .dataset import Dataset, Sampler
@@ -263,6 +264,7 @@ class Loader:
         self._check_framework()
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
+        self._agreement = Agreement(spec["name"])
         #: The trace of a restored state, until this process's rank is known.
         self._loaded_trace: Mapping[str, Any] | None = trace.NOTHING
         self._has_rank = False
@@ -301,7 +303,13 @@ class Loader:
         The number advances when an epoch is exhausted, or when a new iteration follows one that was left after more than
         its first batch. A second live iterator gets a stream of its own.
         """
-        connection = self._connect(self._epochs.upcoming())
+        start = self._epochs.upcoming()
+        connection = self._connect(start)
+        try:
+            self._agreement.offer_start(self._job.spec, self._epochs.count, *start)
+        except ValueError:
+            connection.close()
+            raise
         return BatchIterator(self, connection, self._epochs.begin())
 
     def __len__(self) -> int:
@@ -365,7 +373,9 @@ class Loader:
         Raises:
             ValueError: The run goes on from another rank's state, which does not tell what this rank had consumed.
         """
-        self._settle_rank()
+        if self._info is None:
+            self._find_rank()
+        self._settle_trace()
         lanes = self._epochs.trace()
         if lanes is None:
             raise ValueError(
@@ -380,14 +390,17 @@ class Loader:
             return self._loaded_trace
         return None if lanes is None else trace.saved(lanes, self._job.spec["rank"], self._job.spec["world_size"])
 
-    def _settle_rank(self) -> ranks.Rank:
-        """Finds out which rank this is; a loaded trace goes on where it is this rank's."""
+    def _find_rank(self) -> ranks.Rank:
         found = ranks.find(self._rank, self._world_size)
         self._job.spec.update(rank=found.rank, world_size=found.world_size)
+        return found
+
+    def _settle_trace(self) -> None:
+        """A loaded trace goes on where it is this rank's, which is known now."""
         if not self._has_rank:
             self._has_rank = True
-            self._epochs.count_from(trace.for_rank(self._loaded_trace, found.rank, found.world_size))
-        return found
+            spec = self._job.spec
+            self._epochs.count_from(trace.for_rank(self._loaded_trace, spec["rank"], spec["world_size"]))
 
     # DataLoader's surface.
 
@@ -425,6 +438,8 @@ class Loader:
         self._epochs = Epochs()
         epoch, position = state["_epochs"]
         self._epochs.restore(epoch, position, None)
+        if self._agreement.pid == os.getpid():
+            self._agreement = Agreement(self._job.spec["name"])
         self._reset()
 
     def __repr__(self) -> str:
@@ -449,11 +464,12 @@ class Loader:
             with suppress(LoaderError):
                 connection.native.check_alive()
                 self._check_expected(connection)
+                self._settle_trace()
                 connection.seek(*start)
                 return connection
             connection.close()
         socket = sidecar.locate(self._sidecar, self._workers)
-        found = self._settle_rank()
+        found = self._find_rank()
         try:
             connection = Connection(socket, self._job)
         except SidecarExitError as error:
@@ -464,9 +480,20 @@ class Loader:
             for notice in connection.info["notices"]:
                 logger.info("%s", notice)
         self._check_expected(connection)
+        self._settle_trace()
+        self._agree(connection)
         self._info = connection.info
         connection.seek(*start)
         return connection
+
+    def _agree(self, connection: Connection) -> None:
+        """Compares the job with those of the other ranks."""
+        job = self._job
+        try:
+            self._agreement.offer_job(job.spec, connection.info, {"indices": job.indices, "weights": job.weights})
+        except ValueError:
+            connection.close()
+            raise
 
     def _check_expected(self, connection: Connection) -> None:
         """Compares a stream with the state that it is to go on with."""
