@@ -1,9 +1,11 @@
-//! What benchmarks of cold storage share: an empty page cache, and what a kept run says of its machine.
+//! What benchmarks of cold storage share: an empty page cache, and what a kept run says of the storage.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::machine::{self, said};
 
 /// Writing here empties the page cache; not everyone may.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
@@ -58,39 +60,10 @@ pub fn fio_version() -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The folder that `--out` names. Cargo runs a benchmark in its package's folder; whoever typed it stood in the project's.
-pub fn out_folder(word: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(word)
-}
-
 /// Lines for a README: the machine, the storage of `path`, how the cache is emptied, the versions, and the command of `bench`.
 pub fn about(bench: &str, path: &Path, drop: Drop, fio: Option<&str>) -> String {
-    let line = |path: &str, name: &str| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let value = |line: &str| line.strip_prefix(name)?.split_once(':').map(|(_, value)| value.trim().to_owned());
-        text.lines().find_map(value).unwrap_or("unknown".to_owned())
-    };
-    let said = |program: &str, words: &[&str]| {
-        let output = Command::new(program).args(words).output().ok().filter(|output| output.status.success());
-        output.map_or("unknown".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    format!(
-        "- Machine: {cores} cores of {model}, {memory} of memory; Linux {kernel}.\n\
-         - Storage: {storage}.\n\
-         - Cold: before each measurement {drop}.\n\
-         - Commit {commit}; {fio}.\n\
-         - Command: `cargo bench -p feedline-bench --bench {bench} -- {command}`",
-        cores = std::thread::available_parallelism().map_or(0, usize::from),
-        model = line("/proc/cpuinfo", "model name"),
-        memory = line("/proc/meminfo", "MemTotal"),
-        kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim(),
-        storage = said(
-            "findmnt",
-            &["--noheadings", "--output", "SOURCE,FSTYPE,OPTIONS", "--target", &path.to_string_lossy()]
-        ),
-        drop = drop.words(),
-        commit = said("git", &["describe", "--always", "--dirty"]),
-        fio = fio.unwrap_or("no fio"),
-        command = std::env::args().skip(1).filter(|word| word != "--bench").collect::<Vec<_>>().join(" "),
-    )
+    let storage =
+        said("findmnt", &["--noheadings", "--output", "SOURCE,FSTYPE,OPTIONS", "--target", &path.to_string_lossy()]);
+    let (cold, fio) = (drop.words(), fio.unwrap_or("no fio"));
+    format!("{}\n- Storage: {storage}.\n- Cold: before each measurement {cold}.\n- {fio}.", machine::about(bench))
 }

@@ -1,3 +1,4 @@
 //! Shared helpers of the benchmarks.
 
 pub mod cold;
+pub mod machine;

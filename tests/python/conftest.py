@@ -104,6 +104,7 @@ class Script:
     PRELUDE = """
 import json, os, signal, sys, time
 import feedline
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Which a shell's background jobs ignore.
 def say(*words): print(json.dumps(words), flush=True)
 FIELDS = {"image": feedline.Image(["jpg"], feedline.RandomResizedCrop(32), feedline.RandomHorizontalFlip()),
           "label": feedline.Int("cls")}

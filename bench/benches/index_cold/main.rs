@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use feedline_bench::cold::{Drop, fio_version, out_folder};
+use feedline_bench::cold::{Drop, fio_version};
+use feedline_bench::machine::out_folder;
 use feedline_loader::shard::{Dataset, IndexOptions};
 
 /// What is measured, and how long.

@@ -20,7 +20,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use contest::{Contestant, Outcome, Program, Task};
-use feedline_bench::cold::{Drop, fio_version, out_folder};
+use feedline_bench::cold::{Drop, fio_version};
+use feedline_bench::machine::out_folder;
 use feedline_loader::read::{Pace, ReaderChoice};
 
 /// What is measured, and how long.
