@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::FaultLedger;
+use super::under_way::UnderWay;
+use super::{FaultLedger, Holdings};
 use crate::batch::{BatchLayout, FieldRecipe, room};
 use crate::error::{Error, FaultReport, Result};
 use crate::plan::{Partition, Plan, PlanOptions, SampleId, Source};
+use crate::ring::layout::Control;
 use crate::ring::{BatchTicket, RingDescriptors, RingWriter, SealedSpill};
 use crate::shard::{Dataset, FieldSelector};
 use crate::spec::{JobSpec, OnError, OrderSpec};
+use crate::sys::budget::Reservation;
+use crate::sys::memory::Mebibytes;
 use crate::telemetry::{StageState, StreamCounters, StreamFigures};
 
 /// Number of a stream in this process.
@@ -72,7 +76,11 @@ pub struct Stream {
     stopped: AtomicBool,
     failed: AtomicBool,
     repeats: bool,
+    under_way: UnderWay,
     events: StreamEvents,
+    // Given back after what it stands for: fields drop in this order.
+    _ring_memory: Reservation,
+    index_memory: Arc<Reservation>,
 }
 
 impl std::fmt::Debug for Stream {
@@ -82,8 +90,8 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// Compiles the job and reserves its ring; the descriptors are for the client.
-    pub fn new(options: StreamOptions) -> Result<(Arc<Self>, RingDescriptors)> {
+    /// Compiles the job and reserves its ring within `holdings`; the descriptors are for the client.
+    pub(super) fn new(options: StreamOptions, holdings: &Holdings) -> Result<(Arc<Self>, RingDescriptors)> {
         let StreamOptions { spec, dataset, source, left_out, events } = options;
         spec.check()?;
         let partition = Partition::new(spec.rank, spec.world_size, spec.batch_size, spec.tail)?;
@@ -105,6 +113,8 @@ impl Stream {
         field_order.sort_by_key(|&field| fields[field].turn());
         let values_bytes = values_bytes(&fields, &dataset, &selector, spec.batch_size);
         let layout = BatchLayout::with_values(layouts, spec.batch_size, dataset.key_bytes_max(), values_bytes)?;
+        let index_memory = holdings.index(&dataset)?;
+        let ring_memory = reserve_ring(&spec, &layout, holdings)?;
         let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;
         let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
         let stream = Self {
@@ -123,7 +133,10 @@ impl Stream {
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             repeats,
+            under_way: UnderWay::default(),
             events,
+            _ring_memory: ring_memory,
+            index_memory,
         };
         Ok((Arc::new(stream), descriptors))
     }
@@ -188,6 +201,16 @@ impl Stream {
         StreamFigures { stages: stages.figures(), ..self.counters.figures() }
     }
 
+    /// The memory of its dataset's index.
+    pub(super) fn index_memory(&self) -> &Arc<Reservation> {
+        &self.index_memory
+    }
+
+    /// Its rows between feeder and worker.
+    pub(super) fn under_way(&self) -> &UnderWay {
+        &self.under_way
+    }
+
     /// The generation whose batches are wanted.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
@@ -231,6 +254,21 @@ impl Stream {
             self.tell(StreamEvent::Failed(error));
         }
     }
+}
+
+/// Takes the memory of a ring from the budget.
+fn reserve_ring(spec: &JobSpec, layout: &BatchLayout, holdings: &Holdings) -> Result<Reservation> {
+    let slot_bytes = layout.slot_bytes;
+    let bytes = slot_bytes.saturating_mul(u64::from(spec.slots)).saturating_add(Control::bytes(spec.slots));
+    holdings.ring(bytes, format!("job {:?} at rank {}", spec.name, spec.rank)).map_err(|shortage| Error::Resources {
+        message: format!(
+            "the ring needs {} slots x {} = {}, but {shortage}: lower the number of slots or the batch size, end another \
+             job, or raise --memory (memory= of the Loader that starts a private sidecar)",
+            spec.slots,
+            Mebibytes(slot_bytes),
+            Mebibytes(bytes)
+        ),
+    })
 }
 
 /// Shards of a block where they are compressed and nobody says how many.

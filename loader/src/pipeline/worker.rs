@@ -65,7 +65,10 @@ impl Worker {
     pub(super) fn run(mut self) {
         while let Ok(work) = self.queue.recv() {
             self.stages.decode_queue.fetch_sub(1, Relaxed);
-            if !work.batch.is_void() {
+            if work.batch.is_void() {
+                // Before the feeder is woken: it looks at what is under way.
+                drop(work);
+            } else {
                 self.work_or_fail(work);
             }
             self.wake_feeder();

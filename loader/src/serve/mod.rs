@@ -45,6 +45,10 @@ pub struct ServeOptions {
     pub workers: Option<u32>,
     /// How shards are read.
     pub reader: ReaderChoice,
+    /// Bound of the memory that it takes, as [`PipelineOptions::memory_bytes`].
+    pub memory_bytes: Option<u64>,
+    /// Memory for encoded samples that are kept, as [`PipelineOptions::cache_bytes`].
+    pub cache_bytes: u64,
     /// Where it serves metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// It ends with its last client.
@@ -114,7 +118,12 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
-    let pipeline = Pipeline::start(PipelineOptions { workers, reader: options.reader })?;
+    let pipeline = Pipeline::start(PipelineOptions {
+        workers,
+        reader: options.reader,
+        memory_bytes: options.memory_bytes,
+        cache_bytes: options.cache_bytes,
+    })?;
     let report = ServeReport {
         listening: options.socket.clone(),
         metrics: metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -239,6 +248,8 @@ mod tests {
             socket: folder.path().join("socket"),
             workers: Some(1),
             reader: ReaderChoice::Mmap,
+            memory_bytes: None,
+            cache_bytes: 0,
             metrics: None,
             private: false,
             cache_dir: None,

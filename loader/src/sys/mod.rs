@@ -3,6 +3,7 @@
 //! Wrappers return `io::Result`; what an error means to the user is said by the caller.
 
 pub mod arena;
+pub mod budget;
 pub mod cgroup;
 pub mod cores;
 pub mod epoll;
@@ -27,6 +28,7 @@ pub mod simd_rgb;
 #[cfg(target_arch = "x86_64")]
 pub mod simd_warp;
 pub mod socket;
+pub mod store;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod uring;
