@@ -120,9 +120,9 @@ struct Announcement<'report>(&'report ServeReport);
 
 impl fmt::Display for Announcement<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServeReport { listening, metrics, workers, reader, .. } = self.0;
+        let ServeReport { listening, metrics, workers, cores, reader, memory, .. } = self.0;
         let threads = counted(u64::from(*workers), "decode thread");
-        write!(formatter, "serving on {}: {threads}, {reader}", listening.display())?;
+        write!(formatter, "serving on {}: {threads} on {cores}; {reader}; memory: {memory}", listening.display())?;
         metrics.map_or(Ok(()), |address| write!(formatter, "; metrics at http://{address}/metrics"))
     }
 }

@@ -72,8 +72,12 @@ pub struct ServeReport {
     pub pid: u32,
     /// Decode threads.
     pub workers: u32,
+    /// How many cores it may use, and the limits that say so.
+    pub cores: String,
     /// How shards are read, and why so.
     pub reader: String,
+    /// Bound of the memory that it reserves, and where it comes from.
+    pub memory: String,
     /// Its version.
     pub version: &'static str,
 }
@@ -129,7 +133,9 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
         metrics: metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         pid: std::process::id(),
         workers,
+        cores: cores.to_string(),
         reader: pipeline.reader(),
+        memory: pipeline.stages().budget.to_string(),
         version: env!("CARGO_PKG_VERSION"),
     };
     let (clients, _) = watch::channel(0);

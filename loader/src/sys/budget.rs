@@ -105,7 +105,7 @@ impl Budget {
                 Mebibytes(BUDGET_BYTES_MIN)
             )));
         }
-        Ok(Self::new(bytes, format!("--memory is {}", Mebibytes(bytes))))
+        Ok(Self::new(bytes, format!("{} by --memory", Mebibytes(bytes))))
     }
 
     /// Where nobody chooses: three quarters of what machine and control group have free; the rest is for the trainers and
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(shortage.free_bytes, 8 << 20);
         assert_eq!(
             shortage.to_string(),
-            "only 8.0 MiB of the memory budget are left (--memory is 64.0 MiB; rings hold 24.0 MiB, reads hold 32.0 MiB, \
+            "only 8.0 MiB of the memory budget are left (64.0 MiB by --memory; rings hold 24.0 MiB, reads hold 32.0 MiB, \
              job \"a\", rank 0: 24.0 MiB)"
         );
         drop(ring);

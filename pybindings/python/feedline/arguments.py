@@ -6,6 +6,7 @@ import logging
 import math
 import numbers
 import os
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -29,6 +30,9 @@ WORKERS_MAX = 4096
 
 #: Largest seed, epoch and position.
 NUMBER_MAX = 2**64 - 1
+
+#: A number of bytes in words; units are powers of 1024.
+_BYTES = re.compile(r"[0-9]+(\s*b)?|[0-9]+(\.[0-9]+)?\s*[kmgt](i?b)?", re.ASCII | re.IGNORECASE)
 
 Tail = Literal["short", "drop", "pad"]
 
@@ -159,6 +163,21 @@ def worker_count(workers: object, num_workers: object) -> int | None:
     if len(given) > 1:
         raise ValueError(f"workers={workers!r} and num_workers={num_workers!r} say the same thing: leave one out")
     return (given.pop() or None) if given else None
+
+
+def memory_options(memory: object, cache: object) -> tuple[str, ...]:
+    """The options of `feedline serve` for a private sidecar's memory budget and its cache of encoded samples."""
+    options: list[str] = []
+    for name, size in (("memory", memory), ("cache", cache)):
+        if size is None:
+            continue
+        if isinstance(size, bool) or not isinstance(size, int | str):
+            raise TypeError(f"{name} must be a number of bytes or text such as \"8G\", got {size!r}")
+        text = str(size).strip()
+        if not _BYTES.fullmatch(text):
+            raise ValueError(f"{name} must be a number of bytes or text such as \"512M\" or \"8G\", got {size!r}")
+        options += [f"--{name}", text]
+    return tuple(options)
 
 
 def slot_count(slots: object, prefetch_factor: object) -> int:
