@@ -31,6 +31,10 @@ pub struct ServeArguments {
     /// How shards are read.
     #[arg(long, value_enum, default_value_t = Reader::Auto)]
     reader: Reader,
+    /// How far decode threads step back when trainers want the same cores: 0 (not at all) to 19. They get what is left
+    /// over, which on free cores is as much as before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=19), default_value = "10")]
+    nice: u32,
     /// Most memory for rings, reads, caches, unpacked shards and indexes together, as in 8G [default: three quarters of what
     /// machine and control group have free at the start].
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
@@ -98,6 +102,7 @@ pub fn run(arguments: ServeArguments) -> Result<()> {
         socket: arguments.socket,
         workers: arguments.workers,
         reader: arguments.reader.into(),
+        nice: arguments.nice,
         memory_bytes: arguments.memory,
         cache_bytes: arguments.cache,
         metrics: arguments.metrics,

@@ -44,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::read::{Arena, LiveReport, ReaderChoice, open_reader};
 use crate::ring::RingDescriptors;
 use crate::sys::budget::{Budget, Part};
+use crate::sys::courtesy;
 use crate::sys::eventfd;
 use crate::sys::memory::{Mebibytes, MemoryReport};
 use crate::telemetry::StageState;
@@ -70,6 +71,8 @@ pub struct PipelineOptions {
     pub workers: u32,
     /// How shards are read.
     pub reader: ReaderChoice,
+    /// How far decode threads step back for others, 0 to [`courtesy::NICE_MAX`].
+    pub nice: u32,
     /// Bound of rings, reads, caches, unpacked shards and indexes together, in bytes; three quarters of what machine and
     /// control group have free when not given.
     pub memory_bytes: Option<u64>,
@@ -93,6 +96,9 @@ impl Pipeline {
     /// Starts the threads.
     pub fn start(options: PipelineOptions) -> Result<Self> {
         let workers = options.workers.max(1);
+        if let Err(error) = courtesy::give_way_as_session(options.nice) {
+            tracing::info!("this session does not give way to trainers: {error}");
+        }
         let waker = Arc::new(Waker::new()?);
         let budget = match options.memory_bytes {
             Some(bytes) => Budget::chosen(bytes)?,
@@ -112,7 +118,12 @@ impl Pipeline {
             .map(|number| {
                 let worker =
                     worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
-                spawn(format!("feedline-work{number}"), move || worker.run())
+                spawn(format!("feedline-work{number}"), move || {
+                    if let Err(error) = courtesy::give_way(options.nice) {
+                        tracing::info!("a decode thread does not give way to trainers: {error}");
+                    }
+                    worker.run();
+                })
             })
             .collect::<Result<Vec<_>>>()?;
         let parts = FeederParts {

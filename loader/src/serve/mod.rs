@@ -45,6 +45,8 @@ pub struct ServeOptions {
     pub workers: Option<u32>,
     /// How shards are read.
     pub reader: ReaderChoice,
+    /// How far decode threads step back for others, as [`PipelineOptions::nice`].
+    pub nice: u32,
     /// Bound of the memory that it takes, as [`PipelineOptions::memory_bytes`].
     pub memory_bytes: Option<u64>,
     /// Memory for encoded samples that are kept, as [`PipelineOptions::cache_bytes`].
@@ -125,6 +127,7 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
     let pipeline = Pipeline::start(PipelineOptions {
         workers,
         reader: options.reader,
+        nice: options.nice,
         memory_bytes: options.memory_bytes,
         cache_bytes: options.cache_bytes,
     })?;
@@ -254,6 +257,7 @@ mod tests {
             socket: folder.path().join("socket"),
             workers: Some(1),
             reader: ReaderChoice::Mmap,
+            nice: 0,
             memory_bytes: None,
             cache_bytes: 0,
             metrics: None,

@@ -6,6 +6,7 @@ pub mod arena;
 pub mod budget;
 pub mod cgroup;
 pub mod cores;
+pub mod courtesy;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
