@@ -1,8 +1,10 @@
-//! What streams take from the memory budget: their rings, and the index of their dataset, which they share.
+//! What streams take of the machine: memory of the budget for their rings and for the index of their dataset, which they
+//! share; and cores.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::crew::Crew;
 use crate::error::{Error, Result};
 use crate::shard::Dataset;
 use crate::sys::budget::{Budget, Part, Reservation, Shortage};
@@ -13,11 +15,22 @@ use crate::sys::memory::Mebibytes;
 pub(super) struct Holdings {
     budget: Arc<Budget>,
     indexes: Mutex<HashMap<u64, Weak<Reservation>>>,
+    crew: Crew,
 }
 
 impl Holdings {
-    pub(super) fn new(budget: Arc<Budget>) -> Self {
-        Self { budget, indexes: Mutex::default() }
+    pub(super) fn new(budget: Arc<Budget>, crew: Crew) -> Self {
+        Self { budget, indexes: Mutex::default(), crew }
+    }
+
+    /// The decode threads.
+    pub(super) fn crew(&self) -> &Crew {
+        &self.crew
+    }
+
+    /// Cores that they may use.
+    pub(super) fn allowed_cores(&self) -> &[u32] {
+        self.crew.allowed()
     }
 
     /// Room for a ring; `name` tells others whose it is.

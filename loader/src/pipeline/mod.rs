@@ -15,6 +15,7 @@
 //! most 256 files, twice where they are read past the page cache.
 
 mod cache;
+mod crew;
 mod cursor;
 mod faults;
 mod feeder;
@@ -49,6 +50,7 @@ use crate::sys::eventfd;
 use crate::sys::memory::{Mebibytes, MemoryReport};
 use crate::telemetry::StageState;
 use cache::EncodedCache;
+use crew::Crew;
 use feeder::{Command, Feeder, FeederParts};
 use holdings::Holdings;
 
@@ -114,11 +116,15 @@ impl Pipeline {
         let (commands, received) = crossbeam_channel::unbounded();
         let queue_rows = workers * QUEUED_ROWS_PER_WORKER;
         let (work, queue) = crossbeam_channel::bounded(queue_rows as usize);
+        let (started, thread_ids) = crossbeam_channel::bounded(workers as usize);
         let threads = (0..workers)
             .map(|number| {
                 let worker =
                     worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
+                let started = started.clone();
                 spawn(format!("feedline-work{number}"), move || {
+                    // Whoever asked may have failed meanwhile.
+                    let _ = started.send(rustix::thread::gettid());
                     if let Err(error) = courtesy::give_way(options.nice) {
                         tracing::info!("a decode thread does not give way to trainers: {error}");
                     }
@@ -144,7 +150,8 @@ impl Pipeline {
             }
         };
         let feeder = spawn("feedline-feeder".to_owned(), run)?;
-        let holdings = Holdings::new(budget);
+        drop(started);
+        let holdings = Holdings::new(budget, Crew::new(thread_ids.iter().collect()));
         Ok(Self { commands, waker, stages, reader: report, holdings, feeder: Some(feeder), workers: threads })
     }
 
@@ -155,6 +162,7 @@ impl Pipeline {
 
     /// Begins to fill `stream`'s ring, from the start of epoch 0.
     pub fn add(&self, stream: Arc<Stream>) {
+        self.holdings.crew().add(stream.id(), stream.placement());
         self.command(Command::Add(stream));
     }
 
@@ -166,6 +174,7 @@ impl Pipeline {
     /// Ends `stream`: its rows in flight are finished and thrown away, then its ring is unmapped.
     pub fn remove(&self, stream: &Arc<Stream>) {
         stream.stop();
+        self.holdings.crew().remove(stream.id());
         self.command(Command::Remove(stream.id()));
     }
 

@@ -1,5 +1,6 @@
 //! One job at one rank: everything that feeder and workers need to know of it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,6 +15,7 @@ use crate::shard::{Dataset, FieldSelector};
 use crate::spec::{JobSpec, OnError, OrderSpec};
 use crate::sys::budget::Reservation;
 use crate::sys::memory::Mebibytes;
+use crate::sys::topology::{self, PciId, Placement};
 use crate::telemetry::{StageState, StreamCounters, StreamFigures};
 
 /// Number of a stream in this process.
@@ -77,6 +79,8 @@ pub struct Stream {
     failed: AtomicBool,
     repeats: bool,
     under_way: UnderWay,
+    placement: Option<Placement>,
+    notices: Vec<String>,
     events: StreamEvents,
     // Given back after what it stands for: fields drop in this order.
     _ring_memory: Reservation,
@@ -115,7 +119,9 @@ impl Stream {
         let layout = BatchLayout::with_values(layouts, spec.batch_size, dataset.key_bytes_max(), values_bytes)?;
         let index_memory = holdings.index(&dataset)?;
         let ring_memory = reserve_ring(&spec, &layout, holdings)?;
-        let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;
+        let placement = placement(&spec, holdings.allowed_cores())?;
+        let (made, notices) = make_ring(&layout, spec.slots, placement.as_ref());
+        let (ring, descriptors) = made?;
         let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
         let stream = Self {
             id: next_id(),
@@ -134,6 +140,8 @@ impl Stream {
             failed: AtomicBool::new(false),
             repeats,
             under_way: UnderWay::default(),
+            placement,
+            notices,
             events,
             _ring_memory: ring_memory,
             index_memory,
@@ -201,6 +209,16 @@ impl Stream {
         StreamFigures { stages: stages.figures(), ..self.counters.figures() }
     }
 
+    /// Where its GPU wants it, as far as that is known.
+    pub(super) fn placement(&self) -> Option<&Placement> {
+        self.placement.as_ref()
+    }
+
+    /// What users should know of it.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
     /// The memory of its dataset's index.
     pub(super) fn index_memory(&self) -> &Arc<Reservation> {
         &self.index_memory
@@ -254,6 +272,33 @@ impl Stream {
             self.tell(StreamEvent::Failed(error));
         }
     }
+}
+
+/// Where the job's GPU is.
+fn placement(spec: &JobSpec, allowed_cores: &[u32]) -> Result<Option<Placement>> {
+    let Some(text) = &spec.device_pci else { return Ok(None) };
+    let device = PciId::parse(text)
+        .ok_or_else(|| Error::config(format!("device_pci {text:?} is no PCI id, such as 0000:3b:00.0")))?;
+    Ok(Some(Placement::near(Path::new("/"), &device, allowed_cores)))
+}
+
+/// Makes a ring, on the memory node of its GPU where that is known; and tells where it is not.
+fn make_ring(
+    layout: &BatchLayout,
+    slots: u32,
+    placement: Option<&Placement>,
+) -> (Result<(RingWriter, RingDescriptors)>, Vec<String>) {
+    let make = || RingWriter::create(layout, slots);
+    let (made, why) = match placement {
+        None | Some(Placement::OneNode) => (make(), None),
+        Some(Placement::Unknown(why)) => (make(), Some(why.clone())),
+        Some(Placement::Node { node, .. }) => {
+            let (made, refused) = topology::with_memory_of(*node, make);
+            (made, refused.map(|error| format!("asking for memory of node {node} fails: {error}")))
+        }
+    };
+    let tell = |why: String| format!("the ring may be on another memory node than its GPU: {why}");
+    (made, why.map(tell).into_iter().collect())
 }
 
 /// Takes the memory of a ring from the budget.

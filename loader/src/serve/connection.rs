@@ -161,7 +161,8 @@ impl Connection {
         let dropped = samples.len() as u64 - quarantined;
         let options = StreamOptions { spec, dataset, source, left_out: samples, events };
         let (stream, ring) = self.service.pipeline.open(options)?;
-        let notices = [stream.dataset().notices(), &left_out_notices, &stream.plan().notices()].concat();
+        let notices =
+            [stream.dataset().notices(), &left_out_notices, &stream.plan().notices(), stream.notices()].concat();
         let info = StreamInfo { quarantined, dropped, notices, ..self.info(&stream, classes) };
         let RingDescriptors { payload, control, freed } = ring;
         self.service.lock_streams().push(stream.clone());

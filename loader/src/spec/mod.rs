@@ -74,6 +74,9 @@ pub struct JobSpec {
     /// Names of fields without any of which a sample is left out of every epoch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drop_missing: Vec<String>,
+    /// PCI id of the GPU that batches go to, where it is known: the ring lies on its memory node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_pci: Option<String>,
     /// What becomes of a sample that cannot be used.
     pub on_error: OnError,
     /// Share of bad samples over which the run stops.

@@ -32,5 +32,6 @@ pub mod socket;
 pub mod store;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod topology;
 pub mod uring;
 pub mod watch;

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from . import _native, arguments, forks, ranks, resume, sidecar, tensors
 from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
-from .device import cuda_device
+from .device import cuda_device, pci_id
 from .epochs import Epochs, Run
 from .errors import ForkedError, LoaderError, SidecarExitError
 from .fields import Field, Image, default_fields, field_specs
@@ -415,6 +415,8 @@ class Loader:
         socket = sidecar.locate(self._sidecar, self._workers, self._limits)
         found = ranks.find(self._rank, self._world_size)
         self._job.spec.update(rank=found.rank, world_size=found.world_size)
+        if device := pci_id(self._job.device, self._job.is_pinned):
+            self._job.spec["device_pci"] = device
         try:
             connection = Connection(socket, self._job)
         except SidecarExitError as error:
