@@ -427,3 +427,38 @@ def test_large_photographs_leave_small_ones_their_share(measured, load, photos, 
     }
     assert grown["light"] >= 500
     assert grown["heavy"] < grown["light"] / 3, grown
+
+
+def test_a_job_of_higher_priority_gets_more(measured, load, photos) -> None:
+    server = measured("--workers", "1")
+    jobs = {
+        name: load(photos.pattern, sidecar=server.socket, batch_size=4, name=name, priority=priority, seed=1)
+        for name, priority in (("first", 4.0), ("other", 1))
+    }
+    for loader in jobs.values():
+        loader.peek()
+    ending = threading.Event()
+
+    def drain() -> None:
+        while not ending.is_set():
+            for _batch in jobs["other"]:
+                if ending.is_set():
+                    return
+
+    drained = threading.Thread(target=drain)
+    drained.start()
+    try:
+        before = Metrics(server)
+        for _ in range(4):
+            assert len(pixels(jobs["first"])) == 200
+        after = Metrics(server)
+    finally:
+        ending.set()
+        drained.join(timeout=60)
+    grown = {
+        job: after.sum("feedline_rows_total", f'job="{job}"') - before.sum("feedline_rows_total", f'job="{job}"')
+        for job in jobs
+    }
+    assert 0 < grown["other"] < grown["first"] / 2, grown
+    with pytest.raises(ValueError, match="priority must be 0.01 to 100"):
+        load(priority=0)

@@ -20,6 +20,7 @@ use super::row::PARTS_MAX;
 use crate::plan::SampleId;
 use crate::shard::{Dataset, FileNumber};
 use crate::sys::budget::Reservation;
+use crate::sys::memory::Mebibytes;
 use crate::sys::store::{Store, StoredBytes};
 use crate::telemetry::StageState;
 
@@ -122,10 +123,15 @@ impl EncodedCache {
         cache.looked.insert(file, epochs).is_none_or(|last| last < epochs)
     }
 
-    /// Keeps a span of a sample, if there is room.
-    pub(super) fn keep(&mut self, dataset: &Dataset, sample: SampleId, start: u64, bytes: &[u8]) {
-        let needed = bytes.len() as u64 + ENTRY_BYTES;
-        if needed > self.capacity_bytes {
+    /// Keeps what was read of a sample, if there is room for all of it: spans by their first byte.
+    pub(super) fn keep<'a>(
+        &mut self,
+        dataset: &Dataset,
+        sample: SampleId,
+        spans: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    ) {
+        let needed: u64 = spans.clone().map(|(_, bytes)| bytes.len() as u64 + ENTRY_BYTES).sum();
+        if needed == 0 || needed > self.capacity_bytes {
             return;
         }
         while self.held_bytes() + needed > self.capacity_bytes {
@@ -134,23 +140,28 @@ impl EncodedCache {
             }
         }
         let Some(cache) = self.find_mut(dataset) else { return };
-        let is_first = !cache.entries.contains_key(&(sample.0, start));
-        if !is_first {
-            // Another stream has kept less of it, or the same.
-            return;
-        }
-        let stored = match cache.store.add(bytes) {
-            Ok(stored) => stored,
-            Err(error) => {
-                tracing::warn!("the cache of encoded samples stays as it is, at {}: {error}", self.held_bytes());
-                self.capacity_bytes = self.held_bytes().max(1);
-                return;
+        let mut is_known = false;
+        for (start, bytes) in spans {
+            if cache.entries.contains_key(&(sample.0, start)) {
+                // Another stream has kept it, or as much of it as its fields need.
+                is_known = true;
+                continue;
             }
-        };
-        cache.entries.insert((sample.0, start), stored);
-        cache.held_bytes += needed;
-        let (shard, _) = dataset.locate(sample);
-        *cache.shard_samples.entry(shard).or_default() += 1;
+            match cache.store.add(bytes) {
+                Ok(stored) => cache.entries.insert((sample.0, start), stored),
+                Err(error) => {
+                    let held = self.held_bytes();
+                    tracing::warn!("the cache of encoded samples keeps no more than {}: {error}", Mebibytes(held));
+                    self.capacity_bytes = held.max(1);
+                    return;
+                }
+            };
+            cache.held_bytes += bytes.len() as u64 + ENTRY_BYTES;
+        }
+        if !is_known {
+            let (shard, _) = dataset.locate(sample);
+            *cache.shard_samples.entry(shard).or_default() += 1;
+        }
         self.report();
     }
 
@@ -242,6 +253,10 @@ mod tests {
         cache.join(dataset, &Arc::new(index));
     }
 
+    fn keep(cache: &mut EncodedCache, dataset: &Dataset, sample: u64, start: u64, bytes: &[u8]) {
+        cache.keep(dataset, SampleId(sample), std::iter::once((start, bytes)));
+    }
+
     fn holds(cache: &EncodedCache, dataset: &Dataset, sample: u64, spans: &[(u64, u64)]) -> bool {
         cache.get(dataset, SampleId(sample), spans).is_some()
     }
@@ -253,7 +268,7 @@ mod tests {
         let mut cache = cache(2 * (600 + ENTRY_BYTES) + 10);
         join(&mut cache, &dataset);
         for sample in 0..6 {
-            cache.keep(&dataset, SampleId(sample), 512, &[sample as u8; 600]);
+            keep(&mut cache, &dataset, sample, 512, &[sample as u8; 600]);
         }
         let held: Vec<bool> = (0..6).map(|sample| holds(&cache, &dataset, sample, &[(512, 1112)])).collect();
         assert_eq!(held, [true, true, false, false, false, false]);
@@ -269,6 +284,20 @@ mod tests {
     }
 
     #[test]
+    fn all_of_a_sample_or_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let dataset = dataset(folder.path());
+        let mut cache = cache(300 + 2 * ENTRY_BYTES);
+        join(&mut cache, &dataset);
+        let bytes = [5; 200];
+        cache.keep(&dataset, SampleId(0), [(0, &bytes[..]), (900, &bytes[..])].into_iter());
+        assert!(!holds(&cache, &dataset, 0, &[(0, 200)]) && cache.held_bytes() == 0);
+        cache.keep(&dataset, SampleId(0), [(0, &bytes[..]), (900, &bytes[..100])].into_iter());
+        assert!(holds(&cache, &dataset, 0, &[(0, 200), (900, 1000)]));
+        assert_eq!(cache.datasets[0].shard_samples[&0], 1, "one sample, of two spans");
+    }
+
+    #[test]
     fn whole_shards_are_known() {
         let folder = tempfile::tempdir().expect("a folder");
         let dataset = dataset(folder.path());
@@ -276,7 +305,7 @@ mod tests {
         join(&mut cache, &dataset);
         for sample in [3, 4, 0, 4, 5] {
             assert!(!cache.holds_shard(&dataset, 1), "before {sample}");
-            cache.keep(&dataset, SampleId(sample), 512, &[1; 10]);
+            keep(&mut cache, &dataset, sample, 512, &[1; 10]);
         }
         assert!(cache.holds_shard(&dataset, 1) && !cache.holds_shard(&dataset, 0));
     }
@@ -287,7 +316,7 @@ mod tests {
         let dataset = dataset(folder.path());
         let mut cache = cache(1 << 20);
         join(&mut cache, &dataset);
-        cache.keep(&dataset, SampleId(0), 0, &[1; 100]);
+        keep(&mut cache, &dataset, 0, 0, &[1; 100]);
         let start = Instant::now();
         cache.expire(start + 2 * GRACE);
         assert!(holds(&cache, &dataset, 0, &[(0, 100)]), "in use");
@@ -310,13 +339,13 @@ mod tests {
         let mut cache = cache(1000 + ENTRY_BYTES);
         join(&mut cache, &one);
         join(&mut cache, &two);
-        cache.keep(&one, SampleId(0), 0, &[1; 900]);
-        cache.keep(&two, SampleId(0), 0, &[2; 900]);
+        keep(&mut cache, &one, 0, 0, &[1; 900]);
+        keep(&mut cache, &two, 0, 0, &[2; 900]);
         assert!(holds(&cache, &one, 0, &[(0, 900)]) && !holds(&cache, &two, 0, &[(0, 900)]), "both are in use");
         cache.leave(&one, Instant::now());
-        cache.keep(&two, SampleId(0), 0, &[2; 1001]);
+        keep(&mut cache, &two, 0, 0, &[2; 1001]);
         assert!(holds(&cache, &one, 0, &[(0, 900)]), "it would not fit anyway");
-        cache.keep(&two, SampleId(0), 0, &[2; 900]);
+        keep(&mut cache, &two, 0, 0, &[2; 900]);
         assert!(!holds(&cache, &one, 0, &[(0, 900)]) && holds(&cache, &two, 0, &[(0, 900)]));
     }
 
@@ -332,10 +361,10 @@ mod tests {
         assert!(!cache.must_look(&dataset, file(0)) && !cache.must_look(&dataset, file(1)));
         cache.begin_epoch(&dataset);
         assert!(cache.must_look(&dataset, file(1)) && !cache.must_look(&dataset, file(1)));
-        cache.keep(&dataset, SampleId(0), 0, &[1; 100]);
+        keep(&mut cache, &dataset, 0, 0, &[1; 100]);
         cache.forget(&dataset);
         assert!(!holds(&cache, &dataset, 0, &[(0, 100)]));
-        cache.keep(&dataset, SampleId(0), 0, &[1; 100]);
+        keep(&mut cache, &dataset, 0, 0, &[1; 100]);
         assert!(!holds(&cache, &dataset, 0, &[(0, 100)]), "what is forgotten stays so until a stream begins");
     }
 
@@ -345,7 +374,7 @@ mod tests {
         let dataset = dataset(folder.path());
         let mut cache = cache(0);
         join(&mut cache, &dataset);
-        cache.keep(&dataset, SampleId(0), 0, &[1; 100]);
+        keep(&mut cache, &dataset, 0, 0, &[1; 100]);
         assert!(!holds(&cache, &dataset, 0, &[(0, 100)]) && cache.datasets.is_empty());
     }
 }

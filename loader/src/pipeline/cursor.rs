@@ -8,7 +8,7 @@ use super::turns::{Charge, Clock};
 use super::{Stream, Waker};
 use crate::error::{Error, Result};
 use crate::plan::EpochPlan;
-use crate::ring::BatchTicket;
+use crate::ring::{BatchTicket, SlotCounts};
 
 /// The feeder's place in one stream.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Cursor {
     /// Worker time that it is charged with beside its rows', because it wanted none while others had theirs.
     credit_ns: u64,
     is_unpacking: bool,
+    /// At the last look.
+    slots: SlotCounts,
 }
 
 /// What [`Cursor::next_row`] found.
@@ -55,6 +57,7 @@ impl Cursor {
             open: None,
             credit_ns: 0,
             is_unpacking: false,
+            slots: SlotCounts::default(),
         })
     }
 
@@ -62,9 +65,20 @@ impl Cursor {
         &self.stream
     }
 
-    /// Whether it has rows to hand out.
-    pub(super) fn is_wanting(&self, free_slots: u32) -> bool {
-        !self.stream.is_stopped() && !self.is_unpacking && (self.open.is_some() || free_slots > 0)
+    /// Looks at its slots; whether it has rows to hand out.
+    pub(super) fn look(&mut self) -> bool {
+        self.slots = self.stream.ring().slots_by_state();
+        self.is_wanting()
+    }
+
+    /// Whether it had rows to hand out at the last look.
+    pub(super) fn is_wanting(&self) -> bool {
+        !self.stream.is_stopped() && !self.is_unpacking && (self.open.is_some() || self.slots.free > 0)
+    }
+
+    /// Batches that waited for the client at the last look.
+    pub(super) fn ready_batches(&self) -> u32 {
+        self.slots.ready
     }
 
     /// Worker time that its rows took and take.
@@ -77,9 +91,9 @@ impl Cursor {
         }
     }
 
-    /// Its turn in terms of worker time, brought up to where the slowest may be.
+    /// Its turn in terms of worker time, brought up to where the slowest may be. A job of priority 2 is charged half.
     pub(super) fn service_ns(&mut self, clock: &Clock) -> u64 {
-        let total = self.charge().total_ns();
+        let total = (self.charge().total_ns() as f64 / self.stream.spec().priority) as u64;
         self.credit_ns += clock.overdue(total.saturating_add(self.credit_ns));
         total.saturating_add(self.credit_ns)
     }

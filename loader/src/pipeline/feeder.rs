@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
@@ -173,6 +174,8 @@ impl Feeder {
             if pause == Pause::Full {
                 // Ask for a wake, then look once more: room that was made in between would wake nobody.
                 self.stages.feeder_starved.store(true, Release);
+                // Pairs with the fence in `Worker::wake_feeder`: either that sees the wish, or this sees the room.
+                fence(SeqCst);
                 pause = self.read_ahead();
             }
             if pause == Pause::Idle {
@@ -318,14 +321,11 @@ impl Feeder {
     /// The stream with the fewest ready batches among those that have a row to read and may have one more under way; the
     /// one that workers have spent the least time on wins ties.
     fn neediest(&mut self) -> Turn {
-        let free_slots = |cursor: &Cursor| cursor.stream().ring().slots_by_state();
-        let wanting = self.cursors.iter().filter(|cursor| cursor.is_wanting(free_slots(cursor).free)).count();
-        let wanting = u32::try_from(wanting).unwrap_or(u32::MAX);
+        let wanting = self.cursors.iter_mut().map(|cursor| u32::from(cursor.look())).sum();
         let bytes_max = if wanting > 1 { self.arena.bytes() as u64 / 2 } else { u64::MAX };
         let mut best: Option<(Need, usize, u32)> = None;
         for (index, cursor) in self.cursors.iter_mut().enumerate() {
-            let counts = free_slots(cursor);
-            if !cursor.is_wanting(counts.free) {
+            if !cursor.is_wanting() {
                 continue;
             }
             let rows_max = turns::rows_max(self.queue_rows, self.stages.workers, wanting, cursor.charge().row_ns());
@@ -333,7 +333,7 @@ impl Feeder {
             if under_way.rows() >= rows_max || under_way.bytes() >= bytes_max {
                 continue;
             }
-            let need = Need { ready: counts.ready, service_ns: cursor.service_ns(&self.clock) };
+            let need = Need { ready: cursor.ready_batches(), service_ns: cursor.service_ns(&self.clock) };
             if best.is_none_or(|(best, _, _)| need < best) {
                 best = Some((need, index, rows_max));
             }
@@ -478,7 +478,7 @@ impl Feeder {
             return Ok(());
         }
         dataset.check_snapshots()?;
-        work.parts.iter().for_each(|(start, bytes)| self.cache.keep(dataset, work.sample, start, bytes));
+        self.cache.keep(dataset, work.sample, work.parts.iter());
         Ok(())
     }
 

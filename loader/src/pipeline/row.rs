@@ -54,7 +54,7 @@ impl Parts {
     }
 
     /// All parts.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
         self.0.iter().flatten().map(|part| (part.offset, part.bytes.as_slice()))
     }
 

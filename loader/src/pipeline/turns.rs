@@ -1,7 +1,8 @@
 //! Whose rows come next, and how many rows of one stream may be under way: arithmetic on what is known of each.
 //!
 //! The emptiest ring comes first. Among equals it is the stream that workers have spent the least time on, so that a job
-//! of large photographs and one of small ones get equal shares of the cores rather than equal numbers of rows. While
+//! of large photographs and one of small ones get equal shares of the cores rather than equal numbers of rows; a job's
+//! priority weighs its share. While
 //! several streams want rows, each may have no more rows under way than workers finish in a moment: rows wait in one queue,
 //! first come first served, and slow ones in front would otherwise hold up all others.
 

@@ -28,6 +28,9 @@ BATCH_SIZE_MAX = 1 << 20
 #: Most decode threads.
 WORKERS_MAX = 4096
 
+#: Least and largest weight of a job.
+PRIORITY_MIN, PRIORITY_MAX = 0.01, 100.0
+
 #: Largest seed, epoch and position.
 NUMBER_MAX = 2**64 - 1
 
@@ -268,6 +271,15 @@ def share(name: str, value: object) -> float:
     if not 0 <= number <= 1:
         raise ValueError(f"{name} is a share, 0 to 1, got {value!r}")
     return number
+
+
+def job_priority(priority: object) -> float:
+    """The weight of a job among those of its sidecar."""
+    if not isinstance(priority, numbers.Real) or isinstance(priority, bool):
+        raise TypeError(f"priority must be a number, got {priority!r}")
+    if not PRIORITY_MIN <= float(priority) <= PRIORITY_MAX:
+        raise ValueError(f"priority must be {PRIORITY_MIN} to {PRIORITY_MAX}, got {priority!r}")
+    return float(priority)
 
 
 def job_name(name: object, fallback: str) -> str:

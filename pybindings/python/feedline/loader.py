@@ -60,6 +60,8 @@ class Loader:
         on_error: ``"replace"`` puts another sample in a bad one's row and names the bad one in ``batch.report``;
             ``"raise"`` raises SampleError at the batch that holds it. By default the first when the order is random, else
             the second.
+        priority: Share of the sidecar's workers beside those of its other jobs, 0.01 to 100: while both wait for batches, a
+            job of 2 gets twice as much of their time as one of 1.
         error_budget: Share of bad samples over which the run stops with BudgetError.
         profile: What the keys and values of an LMDB database mean: ``"auto"`` finds it and says so in the log; ``"plain"``
             (key to image), ``"text-recognition"``, ``"super-resolution"``, ``"datum"``, ``"lsun"``, ``"folder"`` (serialised
@@ -144,6 +146,7 @@ class Loader:
         epoch_length: int | None = None,
         on_error: Literal["replace", "raise"] | None = None,
         error_budget: float = 0.01,
+        priority: float = 1.0,
         profile: str = "auto",
         database: str | None = None,
         key_order: Literal["natural", "bytes", "meta-file"] | None = None,
@@ -245,6 +248,7 @@ class Loader:
                 "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
             ),
             "error_budget": arguments.share("error_budget", error_budget),
+            "priority": arguments.job_priority(priority),
             "slots": arguments.slot_count(slots, prefetch_factor),
         }
         if mix is not None:
