@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use feedline_loader::Result;
 use feedline_loader::read::ReaderChoice;
 use feedline_loader::serve::{ServeOptions, ServeReport, serve};
+use feedline_loader::sys::budget::parse_bytes;
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -30,6 +31,18 @@ pub struct ServeArguments {
     /// How shards are read.
     #[arg(long, value_enum, default_value_t = Reader::Auto)]
     reader: Reader,
+    /// How far decode threads step back when trainers want the same cores: 0 (not at all) to 19. They get what is left
+    /// over, which on free cores is as much as before.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=19), default_value = "10")]
+    nice: u32,
+    /// Most memory for rings, reads, caches, unpacked shards and indexes together, as in 8G [default: three quarters of what
+    /// machine and control group have free at the start].
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    memory: Option<u64>,
+    /// Of it, for encoded samples that are kept for later epochs, as in 4G: for shards past the page cache, on network file
+    /// systems, or compressed; the page cache does it for others.
+    #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "0")]
+    cache: u64,
     /// Answer Prometheus at http://ADDR/metrics, as in 127.0.0.1:9184.
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
@@ -77,6 +90,10 @@ impl From<Reader> for ReaderChoice {
     }
 }
 
+fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|error| error.to_string())
+}
+
 /// Serves until a signal, or with `--private` until the last client is gone.
 pub fn run(arguments: ServeArguments) -> Result<()> {
     log_to_stderr(if arguments.private { LevelFilter::WARN } else { LevelFilter::INFO });
@@ -85,6 +102,9 @@ pub fn run(arguments: ServeArguments) -> Result<()> {
         socket: arguments.socket,
         workers: arguments.workers,
         reader: arguments.reader.into(),
+        nice: arguments.nice,
+        memory_bytes: arguments.memory,
+        cache_bytes: arguments.cache,
         metrics: arguments.metrics,
         private: arguments.private,
         cache_dir: arguments.cache_dir,
@@ -105,9 +125,9 @@ struct Announcement<'report>(&'report ServeReport);
 
 impl fmt::Display for Announcement<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServeReport { listening, metrics, workers, reader, .. } = self.0;
+        let ServeReport { listening, metrics, workers, cores, reader, memory, .. } = self.0;
         let threads = counted(u64::from(*workers), "decode thread");
-        write!(formatter, "serving on {}: {threads}, {reader}", listening.display())?;
+        write!(formatter, "serving on {}: {threads} on {cores}; {reader}; memory: {memory}", listening.display())?;
         metrics.map_or(Ok(()), |address| write!(formatter, "; metrics at http://{address}/metrics"))
     }
 }

@@ -1,12 +1,14 @@
 //! Where the feeder stands in a stream: the batch that is open and the row that comes next.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::open_batch::{BatchPlace, OpenBatch};
+use super::turns::{Charge, Clock};
 use super::{Stream, Waker};
 use crate::error::{Error, Result};
 use crate::plan::EpochPlan;
-use crate::ring::BatchTicket;
+use crate::ring::{BatchTicket, SlotCounts};
 
 /// The feeder's place in one stream.
 #[derive(Debug)]
@@ -19,8 +21,11 @@ pub(super) struct Cursor {
     batch_index: u64,
     sequence: u64,
     open: Option<(Arc<OpenBatch>, u32)>,
-    last_served: u64,
+    /// Worker time that it is charged with beside its rows', because it wanted none while others had theirs.
+    credit_ns: u64,
     is_unpacking: bool,
+    /// At the last look.
+    slots: SlotCounts,
 }
 
 /// What [`Cursor::next_row`] found.
@@ -50,8 +55,9 @@ impl Cursor {
             batch_index: 0,
             sequence: 0,
             open: None,
-            last_served: 0,
+            credit_ns: 0,
             is_unpacking: false,
+            slots: SlotCounts::default(),
         })
     }
 
@@ -59,19 +65,37 @@ impl Cursor {
         &self.stream
     }
 
-    /// A row can be handed out without a free slot.
-    pub(super) fn has_open_batch(&self) -> bool {
-        self.open.is_some()
+    /// Looks at its slots; whether it has rows to hand out.
+    pub(super) fn look(&mut self) -> bool {
+        self.slots = self.stream.ring().slots_by_state();
+        self.is_wanting()
     }
 
-    /// Rows handed out when this stream was served last: smaller is longer ago, among streams of equal speed.
-    pub(super) fn last_served(&self) -> u64 {
-        self.last_served
+    /// Whether it had rows to hand out at the last look.
+    pub(super) fn is_wanting(&self) -> bool {
+        !self.stream.is_stopped() && !self.is_unpacking && (self.open.is_some() || self.slots.free > 0)
     }
 
-    /// Whether the next row waits for its shard to be unpacked.
-    pub(super) fn is_unpacking(&self) -> bool {
-        self.is_unpacking
+    /// Batches that waited for the client at the last look.
+    pub(super) fn ready_batches(&self) -> u32 {
+        self.slots.ready
+    }
+
+    /// Worker time that its rows took and take.
+    pub(super) fn charge(&self) -> Charge {
+        let counters = self.stream.counters();
+        Charge {
+            spent_ns: counters.decode_ns.load(Relaxed),
+            rows_done: counters.rows.load(Relaxed),
+            rows_under_way: self.stream.under_way().rows(),
+        }
+    }
+
+    /// Its turn in terms of worker time, brought up to where the slowest may be. A job of priority 2 is charged half.
+    pub(super) fn service_ns(&mut self, clock: &Clock) -> u64 {
+        let total = (self.charge().total_ns() as f64 / self.stream.spec().priority) as u64;
+        self.credit_ns += clock.overdue(total.saturating_add(self.credit_ns));
+        total.saturating_add(self.credit_ns)
     }
 
     /// Sets whether the next row waits for its shard to be unpacked.
@@ -109,7 +133,6 @@ impl Cursor {
         if row + 1 < batch.plan.row_count {
             self.open = Some((batch.clone(), row + 1));
         }
-        self.last_served += 1;
         NextRow::Row { batch, row }
     }
 

@@ -6,20 +6,24 @@
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use super::Waker;
+use super::cache::{EncodedCache, KeptParts};
 use super::cursor::{Cursor, NextRow};
 use super::files::{Acquired, FileTable};
 use super::open_batch::OpenBatch;
-use super::row::{PARTS_MAX, Part, Parts, RowWork, spans};
+use super::row::{PARTS_MAX, Part, PartBytes, Parts, RowWork, spans};
 use super::stream::{Stream, StreamId};
+use super::turns::{self, Clock, Need};
+use super::under_way::RowUnderWay;
 use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::plan::SampleId;
-use crate::read::{Arena, Completion, ReadBuffer, ReadRequest, Reader};
+use crate::read::{Arena, Completion, READ_BYTES_MAX, ReadBuffer, ReadRequest, Reader};
 use crate::shard::FileNumber;
 use crate::spec::FIELDS_MAX;
 use crate::sys::epoll::{Epoll, Trigger};
@@ -78,9 +82,33 @@ enum Pause {
     Full,
 }
 
+/// The stream whose turn it is.
+enum Turn {
+    /// This one, with at most so many rows under way.
+    Of(usize, u32),
+    /// Those that want rows have as many under way as they may.
+    Enough,
+    /// Nobody wants rows.
+    Nobody,
+}
+
+/// What a feeder is made of.
+pub(super) struct FeederParts {
+    pub(super) reader: Box<dyn Reader>,
+    pub(super) arena: Arena,
+    pub(super) cache: EncodedCache,
+    pub(super) commands: Receiver<Command>,
+    pub(super) work: Sender<RowWork>,
+    pub(super) waker: Arc<Waker>,
+    pub(super) stages: Arc<StageState>,
+    /// Rows that may be between submission and a worker.
+    pub(super) queue_rows: u32,
+}
+
 pub(super) struct Feeder {
     reader: Box<dyn Reader>,
     arena: Arena,
+    cache: EncodedCache,
     commands: Receiver<Command>,
     work: Sender<RowWork>,
     waker: Arc<Waker>,
@@ -93,6 +121,7 @@ pub(super) struct Feeder {
     retries_waiting: Vec<Retry>,
     pending: Vec<Option<Pending>>,
     vacant: Vec<usize>,
+    clock: Clock,
     /// Rows that may be between submission and a worker: pending and queued together.
     queue_rows: u32,
     /// How often reads that had ended were taken in.
@@ -101,26 +130,21 @@ pub(super) struct Feeder {
 }
 
 impl Feeder {
-    pub(super) fn new(
-        reader: Box<dyn Reader>,
-        arena: Arena,
-        commands: Receiver<Command>,
-        work: Sender<RowWork>,
-        waker: Arc<Waker>,
-        stages: Arc<StageState>,
-        queue_rows: u32,
-    ) -> Result<Self> {
+    pub(super) fn new(parts: FeederParts) -> Result<Self> {
+        let FeederParts { reader, arena, cache, commands, work, waker, stages, queue_rows } = parts;
         let watch = || -> std::io::Result<Epoll> {
             let epoll = Epoll::new()?;
             epoll.add(waker.event.as_fd(), WAKER_KEY, Trigger::Level)?;
             Ok(epoll)
         };
         let epoll = watch().map_err(|source| Error::system("watch the feeder's wake signal", source))?;
-        let files = FileTable::new(waker.clone());
+        let files = FileTable::new(waker.clone(), stages.budget.clone());
+        let clock = Clock::new(stages.workers);
         let rows = queue_rows as usize;
         Ok(Self {
             reader,
             arena,
+            cache,
             commands,
             work,
             waker,
@@ -132,6 +156,7 @@ impl Feeder {
             retries_waiting: Vec::new(),
             pending: (0..rows).map(|_| None).collect(),
             vacant: (0..rows).rev().collect(),
+            clock,
             queue_rows,
             wake: 0,
             running: true,
@@ -144,10 +169,13 @@ impl Feeder {
         while self.running {
             self.handle_commands();
             self.take_unpacked();
+            self.cache.expire(Instant::now());
             let mut pause = self.read_ahead();
             if pause == Pause::Full {
                 // Ask for a wake, then look once more: room that was made in between would wake nobody.
                 self.stages.feeder_starved.store(true, Release);
+                // Pairs with the fence in `Worker::wake_feeder`: either that sees the wish, or this sees the room.
+                fence(SeqCst);
                 pause = self.read_ahead();
             }
             if pause == Pause::Idle {
@@ -185,7 +213,10 @@ impl Feeder {
         let watched = self.epoll.add(stream.ring().freed_fd(), stream.id().0, Trigger::Edge);
         match watched.map_err(|source| Error::system("watch a ring", source)).and_then(|()| Cursor::new(stream.clone()))
         {
-            Ok(cursor) => self.cursors.push(cursor),
+            Ok(cursor) => {
+                self.cache.join(stream.dataset(), stream.index_memory());
+                self.cursors.push(cursor);
+            }
             Err(error) => stream.fail(error),
         }
     }
@@ -206,6 +237,7 @@ impl Feeder {
         let shared = self.cursors.iter().any(|cursor| Arc::ptr_eq(cursor.stream().dataset(), stream.dataset()));
         if !shared {
             self.files.close_dataset(stream.dataset(), &mut *self.reader);
+            self.cache.leave(stream.dataset(), Instant::now());
         }
     }
 
@@ -243,16 +275,23 @@ impl Feeder {
                 }
                 continue;
             }
-            let Some(index) = self.neediest() else { return Pause::Idle };
+            let (index, rows_max) = match self.neediest() {
+                Turn::Of(index, rows_max) => (index, rows_max),
+                Turn::Enough => return Pause::Full,
+                Turn::Nobody => return Pause::Idle,
+            };
             for _ in 0..RUN_ROWS {
                 if !self.has_room() {
                     return Pause::Full;
+                }
+                if self.cursors[index].stream().under_way().rows() >= rows_max {
+                    break;
                 }
                 match self.cursors[index].next_row(&self.waker) {
                     NextRow::Row { batch, row } => {
                         let sample = batch.plan.row(row).sample;
                         if row == 0 {
-                            self.expect_shards(&batch);
+                            self.begin_batch(&batch);
                         }
                         if let Err(refused) = self.read_row(batch.clone(), row, 0, sample) {
                             self.cursors[index].put_back(batch, row);
@@ -279,29 +318,43 @@ impl Feeder {
         !self.vacant.is_empty() && u32::try_from(pending).unwrap_or(u32::MAX).saturating_add(queued) < self.queue_rows
     }
 
-    /// The stream with the fewest ready batches among those that have a row to read; the one served longest ago wins
-    /// ties.
-    fn neediest(&self) -> Option<usize> {
-        let mut best: Option<(u32, u64, usize)> = None;
-        for (index, cursor) in self.cursors.iter().enumerate() {
-            if cursor.stream().is_stopped() || cursor.is_unpacking() {
+    /// The stream with the fewest ready batches among those that have a row to read and may have one more under way; the
+    /// one that workers have spent the least time on wins ties.
+    fn neediest(&mut self) -> Turn {
+        let wanting = self.cursors.iter_mut().map(|cursor| u32::from(cursor.look())).sum();
+        let bytes_max = if wanting > 1 { self.arena.bytes() as u64 / 2 } else { u64::MAX };
+        let mut best: Option<(Need, usize, u32)> = None;
+        for (index, cursor) in self.cursors.iter_mut().enumerate() {
+            if !cursor.is_wanting() {
                 continue;
             }
-            let counts = cursor.stream().ring().slots_by_state();
-            if !cursor.has_open_batch() && counts.free == 0 {
+            let rows_max = turns::rows_max(self.queue_rows, self.stages.workers, wanting, cursor.charge().row_ns());
+            let under_way = cursor.stream().under_way();
+            if under_way.rows() >= rows_max || under_way.bytes() >= bytes_max {
                 continue;
             }
-            let need = (counts.ready, cursor.last_served(), index);
-            if best.is_none_or(|best| need < best) {
-                best = Some(need);
+            let need = Need { ready: cursor.ready_batches(), service_ns: cursor.service_ns(&self.clock) };
+            if best.is_none_or(|(best, _, _)| need < best) {
+                best = Some((need, index, rows_max));
             }
         }
-        best.map(|(_, _, index)| index)
+        match best {
+            Some((need, index, rows_max)) => {
+                self.clock.advance(need.service_ns);
+                Turn::Of(index, rows_max)
+            }
+            None if wanting > 0 => Turn::Enough,
+            None => Turn::Nobody,
+        }
     }
 
-    /// Has the shards unpacked that come after those of `batch`, where they are compressed.
-    fn expect_shards(&mut self, batch: &OpenBatch) {
+    /// Before the first row of `batch`: has its epoch's files looked at again, and the shards unpacked that come after its
+    /// own, where they are compressed.
+    fn begin_batch(&mut self, batch: &OpenBatch) {
         let stream = &batch.stream;
+        if batch.place.batch_index == 0 {
+            self.cache.begin_epoch(stream.dataset());
+        }
         if stream.dataset().first_compressed().is_none() {
             return;
         }
@@ -309,6 +362,9 @@ impl Feeder {
         let now = epoch.shards_at(batch.plan.first_position);
         let Some(next) = now.and_then(|now| epoch.shards_at(now.end_position)) else { return };
         for shard in next.shards {
+            if self.cache.holds_shard(stream.dataset(), shard) {
+                continue;
+            }
             if let Err(error) = self.files.expect_shard(stream.dataset(), shard, &mut *self.reader) {
                 stream.fail(error);
                 return;
@@ -339,21 +395,33 @@ impl Feeder {
         stream.selector().select(stream.dataset(), sample, fields);
         let mut covers = [(0, 0); PARTS_MAX];
         let count = spans(fields, &mut covers);
-        let mut work = RowWork { batch, row, attempt, sample, parts: Parts::default(), fault: None };
+        let covers = &covers[..count];
+        let number = stream.dataset().file_of(sample);
         if count == 0 {
+            self.hand_over(row_work(batch, row, attempt, sample, 0));
+            return Ok(());
+        }
+        if let Some(kept) = self.cache.get(stream.dataset(), sample, covers) {
+            let mut work = row_work(batch, row, attempt, sample, 0);
+            self.use_kept(&mut work, number, covers, kept);
             self.hand_over(work);
             return Ok(());
         }
-        let mut buffers = match self.allocate(&covers[..count]) {
+        let mut buffers = match self.allocate(covers) {
             Ok(Some(buffers)) => buffers,
             Ok(None) => return Err(Refused::NoRoom),
-            Err(error) => {
+            Err(error) if covers.iter().any(|(start, end)| end - start > u64::from(READ_BYTES_MAX)) => {
+                let mut work = row_work(batch, row, attempt, sample, 0);
                 work.fault = Some(SampleFault::new(FaultClass::TooLarge, error.to_string()));
                 self.hand_over(work);
                 return Ok(());
             }
+            // It depends on the moment, not on the sample.
+            Err(error) => {
+                stream.fail(error);
+                return Ok(());
+            }
         };
-        let number = stream.dataset().file_of(sample);
         let file = match self.files.acquire(stream.dataset(), number, &mut *self.reader) {
             Ok(Acquired::File(file)) => file,
             Ok(Acquired::NoRoom) => return Err(Refused::NoRoom),
@@ -365,19 +433,52 @@ impl Feeder {
         };
         let slot = self.vacant.pop().expect("the caller looked for room");
         let reads_left = u8::try_from(count).expect("at most PARTS_MAX");
+        let arena_bytes =
+            buffers.iter().flatten().filter(|buffer| buffer.is_of_arena()).map(|buffer| buffer.len()).sum::<u32>();
+        let mut offsets = [0; PARTS_MAX];
+        offsets.iter_mut().zip(covers).for_each(|(offset, (start, _))| *offset = *start);
         self.pending[slot] = Some(Pending {
-            work,
+            work: row_work(batch, row, attempt, sample, arena_bytes.into()),
             file: number,
             reads_left,
-            offsets: covers.map(|(start, _)| start),
+            offsets,
             started: Instant::now(),
         });
-        for (part, (start, end)) in covers[..count].iter().enumerate() {
+        for (part, (start, end)) in covers.iter().enumerate() {
             let buffer = buffers[part].take().expect("one a span");
             let ticket = (slot * PARTS_MAX + part) as u64;
             self.submit(ReadRequest { file, offset: *start, ticket, buffer });
             stream.counters().read_bytes.fetch_add(end - start, Relaxed);
         }
+        Ok(())
+    }
+
+    /// A row whose bytes are kept, unless its file has changed since.
+    fn use_kept(&mut self, work: &mut RowWork, file: FileNumber, covers: &[(u64, u64)], kept: KeptParts) {
+        let stream = work.batch.stream.clone();
+        if self.cache.must_look(stream.dataset(), file)
+            && let Err(error) = stream.dataset().open_file(file)
+        {
+            self.cache.forget(stream.dataset());
+            return stream.fail(error);
+        }
+        let mut bytes = 0;
+        for (part, (kept, (start, end))) in kept.into_iter().flatten().zip(covers).enumerate() {
+            work.parts.set(part, Part { offset: *start, bytes: PartBytes::Kept(kept) });
+            bytes += end - start;
+        }
+        stream.counters().cached_rows.fetch_add(1, Relaxed);
+        stream.counters().cached_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Keeps what was read of a sample, if that is wanted and nothing was written over meanwhile.
+    fn keep(&mut self, work: &RowWork) -> Result<()> {
+        let dataset = work.batch.stream.dataset();
+        if work.fault.is_some() || !self.cache.is_wanted() {
+            return Ok(());
+        }
+        dataset.check_snapshots()?;
+        self.cache.keep(dataset, work.sample, work.parts.iter());
         Ok(())
     }
 
@@ -416,7 +517,10 @@ impl Feeder {
         let (slot, part) = (ticket / PARTS_MAX, ticket % PARTS_MAX);
         let pending = self.pending[slot].as_mut().expect("a ticket is in flight once");
         match completion.result {
-            Ok(()) => pending.work.parts.set(part, Part { offset: pending.offsets[part], buffer: completion.buffer }),
+            Ok(()) => pending
+                .work
+                .parts
+                .set(part, Part { offset: pending.offsets[part], bytes: PartBytes::Read(completion.buffer) }),
             Err(error) => pending.work.fault = Some(SampleFault::new(FaultClass::Io, error.to_string())),
         }
         pending.reads_left -= 1;
@@ -431,7 +535,9 @@ impl Feeder {
         let stream = &pending.work.batch.stream;
         let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         stream.counters().read_ns.fetch_add(elapsed, Relaxed);
-        if let Err(error) = self.files.release(stream.dataset(), pending.file, self.wake, &mut *self.reader) {
+        let unchanged = self.files.release(stream.dataset(), pending.file, self.wake, &mut *self.reader);
+        if let Err(error) = unchanged.and_then(|()| self.keep(&pending.work)) {
+            self.cache.forget(stream.dataset());
             stream.fail(error);
         }
         self.hand_over(pending.work);
@@ -453,4 +559,10 @@ impl Feeder {
         }
         tracing::error!("the reader failed: {error}");
     }
+}
+
+/// A row without its bytes, which will hold so many of the arena.
+fn row_work(batch: Arc<OpenBatch>, row: u32, attempt: u32, sample: SampleId, arena_bytes: u64) -> RowWork {
+    let under_way = RowUnderWay::new(batch.stream.clone(), arena_bytes);
+    RowWork { batch, row, attempt, sample, parts: Parts::default(), fault: None, _under_way: under_way }
 }

@@ -9,6 +9,8 @@ use super::unpacker::{Unpacker, Wanted};
 use crate::error::{Error, Result};
 use crate::read::{FileId, Reader};
 use crate::shard::{Dataset, FileNumber};
+use crate::sys::budget::{Budget, Part, Reservation};
+use crate::sys::memory::Mebibytes;
 
 /// Files open at once: a quarter of the descriptors that a process may have by default.
 const OPEN_MAX: usize = 256;
@@ -26,22 +28,26 @@ struct OpenFile {
     last_use: u64,
     /// After which wake of the feeder it was last looked at.
     checked: u64,
-    is_unpacked: bool,
+    /// It is a compressed shard's, with the memory that it takes.
+    unpacked: Option<Room>,
     /// Its dataset has no stream any more: it is closed with its last read.
     is_closing: bool,
 }
 
 impl OpenFile {
-    fn new(file: FileId, reads: u32, last_use: u64, is_unpacked: bool) -> Self {
-        Self { file, reads, last_use, checked: 0, is_unpacked, is_closing: false }
+    fn new(file: FileId, reads: u32, last_use: u64, unpacked: Option<Room>) -> Self {
+        Self { file, reads, last_use, checked: 0, unpacked, is_closing: false }
     }
 }
+
+/// Memory of an unpacked shard, where the folder that it is unpacked into is memory.
+type Room = Option<Reservation>;
 
 #[derive(Debug)]
 enum Entry {
     Open(OpenFile),
     /// On its way.
-    Unpacking,
+    Unpacking(Room),
     /// It could not be unpacked; whoever asks next is told.
     Failed(Error),
 }
@@ -62,12 +68,13 @@ pub(super) struct FileTable {
     clock: u64,
     waker: Arc<Waker>,
     unpacker: Option<Unpacker>,
+    budget: Arc<Budget>,
 }
 
 impl FileTable {
-    /// No open files. `waker` is woken by shards that are unpacked.
-    pub(super) fn new(waker: Arc<Waker>) -> Self {
-        Self { entries: HashMap::new(), clock: 0, waker, unpacker: None }
+    /// No open files. `waker` is woken by shards that are unpacked, whose memory is `budget`'s.
+    pub(super) fn new(waker: Arc<Waker>, budget: Arc<Budget>) -> Self {
+        Self { entries: HashMap::new(), clock: 0, waker, unpacker: None, budget }
     }
 
     /// File `number` of `dataset`, opened if it was not, with one read counted on it.
@@ -86,7 +93,7 @@ impl FileTable {
                 open.is_closing = false;
                 return Ok(Acquired::File(open.file));
             }
-            Some(Entry::Unpacking) => return Ok(Acquired::Unpacking),
+            Some(Entry::Unpacking(_)) => return Ok(Acquired::Unpacking),
             Some(Entry::Failed(_)) => {
                 let Some(Entry::Failed(error)) = self.entries.remove(&key) else { unreachable!("seen above") };
                 return Err(error);
@@ -101,7 +108,7 @@ impl FileTable {
             return Ok(Acquired::NoRoom);
         }
         let file = reader.add_file(dataset.open_file(number)?.into())?;
-        self.entries.insert(key, Entry::Open(OpenFile::new(file, 1, self.clock, false)));
+        self.entries.insert(key, Entry::Open(OpenFile::new(file, 1, self.clock, None)));
         Ok(Acquired::File(file))
     }
 
@@ -117,14 +124,15 @@ impl FileTable {
     /// Starts to unpack a shard; `false` when there is no room for one more.
     fn unpack(&mut self, dataset: &Arc<Dataset>, number: FileNumber, reader: &mut dyn Reader) -> Result<bool> {
         let is_unpacked = |entry: &Entry| match entry {
-            Entry::Open(open) => open.is_unpacked,
-            Entry::Unpacking => true,
+            Entry::Open(open) => open.unpacked.is_some(),
+            Entry::Unpacking(_) => true,
             Entry::Failed(_) => false,
         };
         let count = self.entries.values().filter(|entry| is_unpacked(entry)).count();
-        if count >= UNPACKED_MAX && !self.close_oldest(reader, |open| open.is_unpacked) {
+        if count >= UNPACKED_MAX && !self.close_oldest(reader, |open| open.unpacked.is_some()) {
             return Ok(false);
         }
+        let Some(room) = self.unpacked_room(dataset, number.shard, reader)? else { return Ok(false) };
         let unpacker = match &self.unpacker {
             Some(unpacker) => unpacker,
             None => self.unpacker.insert(Unpacker::start(UNPACKED_MAX, &self.waker)?),
@@ -132,8 +140,36 @@ impl FileTable {
         if !unpacker.want(Wanted { dataset: dataset.clone(), shard: number.shard }) {
             return Ok(false);
         }
-        self.entries.insert(file_key(dataset, number), Entry::Unpacking);
+        self.entries.insert(file_key(dataset, number), Entry::Unpacking(room));
         Ok(true)
+    }
+
+    /// Room for a shard that is to be unpacked; `None` when others have to be done with theirs first.
+    fn unpacked_room(&mut self, dataset: &Dataset, shard: u32, reader: &mut dyn Reader) -> Result<Option<Room>> {
+        let bytes = dataset.unpacked_memory_bytes(shard);
+        if bytes == 0 {
+            return Ok(Some(None));
+        }
+        loop {
+            let shortage = match self.budget.reserve(Part::Unpacked, bytes) {
+                Ok(room) => return Ok(Some(Some(room))),
+                Err(shortage) => shortage,
+            };
+            if self.close_oldest(reader, |open| open.unpacked.is_some()) {
+                continue;
+            }
+            if self.budget.taken_by(Part::Unpacked) > 0 {
+                return Ok(None);
+            }
+            let path = dataset.shard_path(shard).display();
+            return Err(Error::Resources {
+                message: format!(
+                    "{path} takes {} of memory when it is unpacked, but {shortage}: raise --memory, name a folder on a disk \
+                     with --cache-dir, or write plain tars, for example by `feedline convert`",
+                    Mebibytes(bytes)
+                ),
+            });
+        }
     }
 
     /// Takes in the shards that were unpacked meanwhile; whether there were any.
@@ -144,10 +180,12 @@ impl FileTable {
             any = true;
             let key = file_key(&done.wanted.dataset, FileNumber { shard: done.wanted.shard, file: 0 });
             // A dataset that was closed meanwhile has no entry; opened again meanwhile, it may have asked twice.
-            let Some(entry @ Entry::Unpacking) = self.entries.get_mut(&key) else { continue };
+            let Some(entry @ Entry::Unpacking(_)) = self.entries.get_mut(&key) else { continue };
+            let Entry::Unpacking(room) = entry else { unreachable!("seen above") };
+            let room = room.take();
             self.clock += 1;
             *entry = match done.file.and_then(|file| reader.add_file(file.into())) {
-                Ok(file) => Entry::Open(OpenFile::new(file, 0, self.clock, true)),
+                Ok(file) => Entry::Open(OpenFile::new(file, 0, self.clock, Some(room))),
                 Err(error) => Entry::Failed(error),
             };
         }
@@ -191,7 +229,7 @@ impl FileTable {
                 reader.remove_file(open.file);
                 false
             }
-            Entry::Unpacking | Entry::Failed(_) => false,
+            Entry::Unpacking(_) | Entry::Failed(_) => false,
         });
     }
 

@@ -3,20 +3,29 @@
 //! Read it in this order:
 //! - [`Stream`]: one job at one rank: dataset, plan, fields, ring;
 //! - [`feeder`](self): one thread opens batches on free slots and reads the bytes of their rows, in plan order, the
-//!   stream with the emptiest ring first;
+//!   stream with the emptiest ring first ([`turns`](self)), unless they are kept from an earlier epoch ([`cache`](self));
 //! - [`worker`](self): a pool of threads turns a row's bytes into pixels and stores them at the row's place;
 //! - [`OpenBatch`](self): counts its rows; the worker that stores the last one publishes the slot.
 //!
 //! Between feeder and workers lies one queue of fixed capacity, and rows know their place, so nothing is ordered,
 //! collated or copied afterwards. Per row there is no lock; a batch and a fault may allocate.
+//!
+//! Memory is taken from one [`Budget`]. Threads are as many as workers, one feeder, up to 16 where shards are read by
+//! pread, and two that unpack shards once one is compressed. Descriptors are a fixed number, six a stream, and those of at
+//! most 256 files, twice where they are read past the page cache.
 
+mod cache;
+mod crew;
 mod cursor;
 mod faults;
 mod feeder;
 mod files;
+mod holdings;
 mod open_batch;
 mod row;
 mod stream;
+mod turns;
+mod under_way;
 mod unpacker;
 mod worker;
 
@@ -34,15 +43,25 @@ pub use stream::{Stream, StreamEvent, StreamEvents, StreamOptions};
 
 use crate::error::{Error, Result};
 use crate::read::{Arena, LiveReport, ReaderChoice, open_reader};
+use crate::ring::RingDescriptors;
+use crate::sys::budget::{Budget, Part};
+use crate::sys::courtesy;
 use crate::sys::eventfd;
+use crate::sys::memory::{Mebibytes, MemoryReport};
 use crate::telemetry::StageState;
-use feeder::{Command, Feeder};
+use cache::EncodedCache;
+use crew::Crew;
+use feeder::{Command, Feeder, FeederParts};
+use holdings::Holdings;
 
 /// Reads that may be in flight at once. Enough to keep an NVMe disk busy; a page cache needs fewer.
 const QUEUE_DEPTH: u32 = 64;
 
 /// Memory for bytes between read and decode.
-const ARENA_BYTES: usize = 32 << 20;
+const ARENA_BYTES: u64 = 32 << 20;
+
+/// Of a small budget, the arena takes this part at most, so that there is room for rings.
+const ARENA_SHARE: u64 = 4;
 
 /// Rows that may wait for a worker, for each worker: enough that a worker never waits for the feeder's turn.
 const QUEUED_ROWS_PER_WORKER: u32 = 16;
@@ -54,6 +73,13 @@ pub struct PipelineOptions {
     pub workers: u32,
     /// How shards are read.
     pub reader: ReaderChoice,
+    /// How far decode threads step back for others, 0 to [`courtesy::NICE_MAX`].
+    pub nice: u32,
+    /// Bound of rings, reads, caches, unpacked shards and indexes together, in bytes; three quarters of what machine and
+    /// control group have free when not given.
+    pub memory_bytes: Option<u64>,
+    /// Of it, for encoded samples that are kept for later epochs; 0 for none.
+    pub cache_bytes: u64,
 }
 
 /// The threads that all streams share. Dropping it ends them; open streams then get nothing more.
@@ -63,6 +89,7 @@ pub struct Pipeline {
     waker: Arc<Waker>,
     stages: Arc<StageState>,
     reader: Arc<LiveReport>,
+    holdings: Holdings,
     feeder: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -71,23 +98,51 @@ impl Pipeline {
     /// Starts the threads.
     pub fn start(options: PipelineOptions) -> Result<Self> {
         let workers = options.workers.max(1);
+        if let Err(error) = courtesy::give_way_as_session(options.nice) {
+            tracing::info!("this session does not give way to trainers: {error}");
+        }
         let waker = Arc::new(Waker::new()?);
-        let stages = Arc::new(StageState::new(workers));
-        let arena = Arena::new(ARENA_BYTES)?;
+        let budget = match options.memory_bytes {
+            Some(bytes) => Budget::chosen(bytes)?,
+            None => Budget::of_machine(&MemoryReport::read()),
+        };
+        let stages = Arc::new(StageState::within(workers, budget.clone()));
+        let arena_bytes = ARENA_BYTES.min(budget.limit_bytes().unwrap_or(u64::MAX) / ARENA_SHARE);
+        let arena = Arena::within(usize::try_from(arena_bytes).expect("at most ARENA_BYTES"), &budget)?;
+        let cache = open_cache(options.cache_bytes, &budget, &stages)?;
         let reader = open_reader(options.reader, &arena, QUEUE_DEPTH)?;
         let report = reader.report().clone();
 
         let (commands, received) = crossbeam_channel::unbounded();
         let queue_rows = workers * QUEUED_ROWS_PER_WORKER;
         let (work, queue) = crossbeam_channel::bounded(queue_rows as usize);
+        let (started, thread_ids) = crossbeam_channel::bounded(workers as usize);
         let threads = (0..workers)
             .map(|number| {
                 let worker =
                     worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
-                spawn(format!("feedline-work{number}"), move || worker.run())
+                let started = started.clone();
+                spawn(format!("feedline-work{number}"), move || {
+                    // Whoever asked may have failed meanwhile.
+                    let _ = started.send(rustix::thread::gettid());
+                    if let Err(error) = courtesy::give_way(options.nice) {
+                        tracing::info!("a decode thread does not give way to trainers: {error}");
+                    }
+                    worker.run();
+                })
             })
             .collect::<Result<Vec<_>>>()?;
-        let feeder = Feeder::new(reader, arena, received, work, waker.clone(), stages.clone(), queue_rows)?;
+        let parts = FeederParts {
+            reader,
+            arena,
+            cache,
+            commands: received,
+            work,
+            waker: waker.clone(),
+            stages: stages.clone(),
+            queue_rows,
+        };
+        let feeder = Feeder::new(parts)?;
         let run = move || {
             if std::panic::catch_unwind(AssertUnwindSafe(move || feeder.run())).is_err() {
                 // Nobody would fill a ring any more, and every client would wait for its time-out. The hook has told why.
@@ -95,11 +150,19 @@ impl Pipeline {
             }
         };
         let feeder = spawn("feedline-feeder".to_owned(), run)?;
-        Ok(Self { commands, waker, stages, reader: report, feeder: Some(feeder), workers: threads })
+        drop(started);
+        let holdings = Holdings::new(budget, Crew::new(thread_ids.iter().collect()));
+        Ok(Self { commands, waker, stages, reader: report, holdings, feeder: Some(feeder), workers: threads })
+    }
+
+    /// Compiles a job and reserves its ring; the descriptors are for the client. [`Pipeline::add`] begins to fill it.
+    pub fn open(&self, options: StreamOptions) -> Result<(Arc<Stream>, RingDescriptors)> {
+        Stream::new(options, &self.holdings)
     }
 
     /// Begins to fill `stream`'s ring, from the start of epoch 0.
     pub fn add(&self, stream: Arc<Stream>) {
+        self.holdings.crew().add(stream.id(), stream.placement());
         self.command(Command::Add(stream));
     }
 
@@ -111,6 +174,7 @@ impl Pipeline {
     /// Ends `stream`: its rows in flight are finished and thrown away, then its ring is unmapped.
     pub fn remove(&self, stream: &Arc<Stream>) {
         stream.stop();
+        self.holdings.crew().remove(stream.id());
         self.command(Command::Remove(stream.id()));
     }
 
@@ -142,6 +206,20 @@ impl Drop for Pipeline {
             let _ = worker.join();
         }
     }
+}
+
+/// The cache of encoded samples, whose memory is taken at once: what it holds is then never another's.
+fn open_cache(bytes: u64, budget: &Arc<Budget>, stages: &Arc<StageState>) -> Result<EncodedCache> {
+    if bytes == 0 {
+        return Ok(EncodedCache::new(0, None, stages.clone()));
+    }
+    let reservation = budget.reserve(Part::Cache, bytes).map_err(|shortage| Error::Resources {
+        message: format!(
+            "the cache of encoded samples is to have {}, but {shortage}: lower --cache, or raise --memory",
+            Mebibytes(bytes)
+        ),
+    })?;
+    Ok(EncodedCache::new(bytes, Some(reservation), stages.clone()))
 }
 
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use super::open_batch::OpenBatch;
+use super::under_way::RowUnderWay;
 use crate::error::SampleFault;
 use crate::plan::SampleId;
 use crate::read::ReadBuffer;
 use crate::shard::{ByteRange, FieldBytes};
+use crate::sys::store::StoredBytes;
 
 /// Most separate reads of one row. Fields lie next to each other in a shard, so one is the rule.
 pub const PARTS_MAX: usize = 4;
@@ -14,13 +16,31 @@ pub const PARTS_MAX: usize = 4;
 /// Gaps up to this many bytes are read along: cheaper than a second read on every storage.
 const GAP_BYTES_MAX: u64 = 64 << 10;
 
-/// Bytes of a shard, read.
+/// Bytes of a shard.
 #[derive(Debug)]
 pub struct Part {
     /// Where they start in the shard.
     pub offset: u64,
     /// The bytes.
-    pub buffer: ReadBuffer,
+    pub bytes: PartBytes,
+}
+
+/// Where the bytes of a part are.
+#[derive(Debug)]
+pub enum PartBytes {
+    /// They were read.
+    Read(ReadBuffer),
+    /// They were kept from an earlier epoch.
+    Kept(StoredBytes),
+}
+
+impl PartBytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Read(buffer) => buffer.as_slice(),
+            Self::Kept(bytes) => bytes,
+        }
+    }
 }
 
 /// The bytes of a row's fields.
@@ -33,11 +53,16 @@ impl Parts {
         self.0[index] = Some(part);
     }
 
+    /// All parts.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+        self.0.iter().flatten().map(|part| (part.offset, part.bytes.as_slice()))
+    }
+
     /// The bytes of `range`, if they were read.
     pub fn bytes(&self, range: ByteRange) -> Option<&[u8]> {
-        self.0.iter().flatten().find_map(|part| {
-            let start = usize::try_from(range.offset.checked_sub(part.offset)?).ok()?;
-            part.buffer.as_slice().get(start..start.checked_add(range.len as usize)?)
+        self.iter().find_map(|(offset, bytes)| {
+            let start = usize::try_from(range.offset.checked_sub(offset)?).ok()?;
+            bytes.get(start..start.checked_add(range.len as usize)?)
         })
     }
 }
@@ -57,6 +82,8 @@ pub struct RowWork {
     pub parts: Parts,
     /// Why they could not be read.
     pub fault: Option<SampleFault>,
+    /// Counts the row among those of its stream that are under way. Last, so that its bytes are free before that.
+    pub _under_way: RowUnderWay,
 }
 
 /// The reads that cover what of `fields` is in the sample's file: near ranges merged, at most [`PARTS_MAX`].

@@ -1,15 +1,21 @@
 //! One job at one rank: everything that feeder and workers need to know of it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::FaultLedger;
+use super::under_way::UnderWay;
+use super::{FaultLedger, Holdings};
 use crate::batch::{BatchLayout, FieldRecipe, room};
 use crate::error::{Error, FaultReport, Result};
 use crate::plan::{Partition, Plan, PlanOptions, SampleId, Source};
+use crate::ring::layout::Control;
 use crate::ring::{BatchTicket, RingDescriptors, RingWriter, SealedSpill};
 use crate::shard::{Dataset, FieldSelector};
 use crate::spec::{JobSpec, OnError, OrderSpec};
+use crate::sys::budget::Reservation;
+use crate::sys::memory::Mebibytes;
+use crate::sys::topology::{self, PciId, Placement};
 use crate::telemetry::{StageState, StreamCounters, StreamFigures};
 
 /// Number of a stream in this process.
@@ -72,7 +78,13 @@ pub struct Stream {
     stopped: AtomicBool,
     failed: AtomicBool,
     repeats: bool,
+    under_way: UnderWay,
+    placement: Option<Placement>,
+    notices: Vec<String>,
     events: StreamEvents,
+    // Given back after what it stands for: fields drop in this order.
+    _ring_memory: Reservation,
+    index_memory: Arc<Reservation>,
 }
 
 impl std::fmt::Debug for Stream {
@@ -82,8 +94,8 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// Compiles the job and reserves its ring; the descriptors are for the client.
-    pub fn new(options: StreamOptions) -> Result<(Arc<Self>, RingDescriptors)> {
+    /// Compiles the job and reserves its ring within `holdings`; the descriptors are for the client.
+    pub(super) fn new(options: StreamOptions, holdings: &Holdings) -> Result<(Arc<Self>, RingDescriptors)> {
         let StreamOptions { spec, dataset, source, left_out, events } = options;
         spec.check()?;
         let partition = Partition::new(spec.rank, spec.world_size, spec.batch_size, spec.tail)?;
@@ -105,7 +117,11 @@ impl Stream {
         field_order.sort_by_key(|&field| fields[field].turn());
         let values_bytes = values_bytes(&fields, &dataset, &selector, spec.batch_size);
         let layout = BatchLayout::with_values(layouts, spec.batch_size, dataset.key_bytes_max(), values_bytes)?;
-        let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;
+        let index_memory = holdings.index(&dataset)?;
+        let ring_memory = reserve_ring(&spec, &layout, holdings)?;
+        let placement = placement(&spec, holdings.allowed_cores())?;
+        let (made, notices) = make_ring(&layout, spec.slots, placement.as_ref());
+        let (ring, descriptors) = made?;
         let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
         let stream = Self {
             id: next_id(),
@@ -123,7 +139,12 @@ impl Stream {
             stopped: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             repeats,
+            under_way: UnderWay::default(),
+            placement,
+            notices,
             events,
+            _ring_memory: ring_memory,
+            index_memory,
         };
         Ok((Arc::new(stream), descriptors))
     }
@@ -188,6 +209,26 @@ impl Stream {
         StreamFigures { stages: stages.figures(), ..self.counters.figures() }
     }
 
+    /// Where its GPU wants it, as far as that is known.
+    pub(super) fn placement(&self) -> Option<&Placement> {
+        self.placement.as_ref()
+    }
+
+    /// What users should know of it.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// The memory of its dataset's index.
+    pub(super) fn index_memory(&self) -> &Arc<Reservation> {
+        &self.index_memory
+    }
+
+    /// Its rows between feeder and worker.
+    pub(super) fn under_way(&self) -> &UnderWay {
+        &self.under_way
+    }
+
     /// The generation whose batches are wanted.
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
@@ -231,6 +272,48 @@ impl Stream {
             self.tell(StreamEvent::Failed(error));
         }
     }
+}
+
+/// Where the job's GPU is.
+fn placement(spec: &JobSpec, allowed_cores: &[u32]) -> Result<Option<Placement>> {
+    let Some(text) = &spec.device_pci else { return Ok(None) };
+    let device = PciId::parse(text)
+        .ok_or_else(|| Error::config(format!("device_pci {text:?} is no PCI id, such as 0000:3b:00.0")))?;
+    Ok(Some(Placement::near(Path::new("/"), &device, allowed_cores)))
+}
+
+/// Makes a ring, on the memory node of its GPU where that is known; and tells where it is not.
+fn make_ring(
+    layout: &BatchLayout,
+    slots: u32,
+    placement: Option<&Placement>,
+) -> (Result<(RingWriter, RingDescriptors)>, Vec<String>) {
+    let make = || RingWriter::create(layout, slots);
+    let (made, why) = match placement {
+        None | Some(Placement::OneNode) => (make(), None),
+        Some(Placement::Unknown(why)) => (make(), Some(why.clone())),
+        Some(Placement::Node { node, .. }) => {
+            let (made, refused) = topology::with_memory_of(*node, make);
+            (made, refused.map(|error| format!("asking for memory of node {node} fails: {error}")))
+        }
+    };
+    let tell = |why: String| format!("the ring may be on another memory node than its GPU: {why}");
+    (made, why.map(tell).into_iter().collect())
+}
+
+/// Takes the memory of a ring from the budget.
+fn reserve_ring(spec: &JobSpec, layout: &BatchLayout, holdings: &Holdings) -> Result<Reservation> {
+    let slot_bytes = layout.slot_bytes;
+    let bytes = slot_bytes.saturating_mul(u64::from(spec.slots)).saturating_add(Control::bytes(spec.slots));
+    holdings.ring(bytes, format!("job {:?} at rank {}", spec.name, spec.rank)).map_err(|shortage| Error::Resources {
+        message: format!(
+            "the ring needs {} slots x {} = {}, but {shortage}: lower the number of slots or the batch size, end another \
+             job, or raise --memory (memory= of the Loader that starts a private sidecar)",
+            spec.slots,
+            Mebibytes(slot_bytes),
+            Mebibytes(bytes)
+        ),
+    })
 }
 
 /// Shards of a block where they are compressed and nobody says how many.

@@ -3,7 +3,8 @@
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::fence;
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -66,7 +67,10 @@ impl Worker {
     pub(super) fn run(mut self) {
         while let Ok(work) = self.queue.recv() {
             self.stages.decode_queue.fetch_sub(1, Relaxed);
-            if !work.batch.is_void() {
+            if work.batch.is_void() {
+                // Before the feeder is woken: it looks at what is under way.
+                drop(work);
+            } else {
                 self.work_or_fail(work);
             }
             self.wake_feeder();
@@ -96,6 +100,8 @@ impl Worker {
 
     /// The row's buffers are free now and the queue is shorter.
     fn wake_feeder(&self) {
+        // Pairs with the fence in `Feeder::run`.
+        fence(SeqCst);
         if self.stages.feeder_starved.load(Acquire) && self.stages.decode_queue.load(Relaxed) <= self.low_water {
             self.stages.feeder_starved.store(false, Release);
             self.waker.wake();

@@ -159,8 +159,10 @@ impl Connection {
         let events = Box::new(move |event| drop(events.send(event)));
         let classes = dataset.classes().map(<[String]>::to_vec).or_else(|| classes_beside(&spec.shards));
         let dropped = samples.len() as u64 - quarantined;
-        let (stream, ring) = Stream::new(StreamOptions { spec, dataset, source, left_out: samples, events })?;
-        let notices = [stream.dataset().notices(), &left_out_notices, &stream.plan().notices()].concat();
+        let options = StreamOptions { spec, dataset, source, left_out: samples, events };
+        let (stream, ring) = self.service.pipeline.open(options)?;
+        let notices =
+            [stream.dataset().notices(), &left_out_notices, &stream.plan().notices(), stream.notices()].concat();
         let info = StreamInfo { quarantined, dropped, notices, ..self.info(&stream, classes) };
         let RingDescriptors { payload, control, freed } = ring;
         self.service.lock_streams().push(stream.clone());

@@ -45,6 +45,12 @@ pub struct ServeOptions {
     pub workers: Option<u32>,
     /// How shards are read.
     pub reader: ReaderChoice,
+    /// How far decode threads step back for others, as [`PipelineOptions::nice`].
+    pub nice: u32,
+    /// Bound of the memory that it takes, as [`PipelineOptions::memory_bytes`].
+    pub memory_bytes: Option<u64>,
+    /// Memory for encoded samples that are kept, as [`PipelineOptions::cache_bytes`].
+    pub cache_bytes: u64,
     /// Where it serves metrics over HTTP.
     pub metrics: Option<SocketAddr>,
     /// It ends with its last client.
@@ -68,8 +74,12 @@ pub struct ServeReport {
     pub pid: u32,
     /// Decode threads.
     pub workers: u32,
+    /// How many cores it may use, and the limits that say so.
+    pub cores: String,
     /// How shards are read, and why so.
     pub reader: String,
+    /// Bound of the memory that it reserves, and where it comes from.
+    pub memory: String,
     /// Its version.
     pub version: &'static str,
 }
@@ -114,13 +124,21 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
-    let pipeline = Pipeline::start(PipelineOptions { workers, reader: options.reader })?;
+    let pipeline = Pipeline::start(PipelineOptions {
+        workers,
+        reader: options.reader,
+        nice: options.nice,
+        memory_bytes: options.memory_bytes,
+        cache_bytes: options.cache_bytes,
+    })?;
     let report = ServeReport {
         listening: options.socket.clone(),
         metrics: metrics_listener.as_ref().and_then(|listener| listener.local_addr().ok()),
         pid: std::process::id(),
         workers,
+        cores: cores.to_string(),
         reader: pipeline.reader(),
+        memory: pipeline.stages().budget.to_string(),
         version: env!("CARGO_PKG_VERSION"),
     };
     let (clients, _) = watch::channel(0);
@@ -239,6 +257,9 @@ mod tests {
             socket: folder.path().join("socket"),
             workers: Some(1),
             reader: ReaderChoice::Mmap,
+            nice: 0,
+            memory_bytes: None,
+            cache_bytes: 0,
             metrics: None,
             private: false,
             cache_dir: None,

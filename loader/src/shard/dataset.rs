@@ -27,6 +27,9 @@ use crate::spec::DatasetRules;
 /// Threads that index. They wait for the disk more than they compute, so their number is a queue depth.
 const THREADS: u32 = 16;
 
+/// What statfs calls tmpfs and ramfs.
+const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
+
 /// How a dataset is opened.
 #[derive(Debug, Clone, Default)]
 pub struct IndexOptions {
@@ -308,6 +311,21 @@ impl Dataset {
         // What a writer did meanwhile looks like damage.
         self.check_file(shard, &file.metadata().map_err(io)?)?;
         unpacked
+    }
+
+    /// Memory that `shard` takes while it is unpacked: none where the folder that it is unpacked into is on a disk.
+    pub fn unpacked_memory_bytes(&self, shard: u32) -> u64 {
+        let is_memory = rustix::fs::statfs(&self.unpack_folder)
+            .is_ok_and(|found| MEMORY_FILE_SYSTEMS.contains(&(found.f_type as u32)));
+        if is_memory && self.is_compressed(shard) { self.index(shard).file_end() } else { 0 }
+    }
+
+    /// Memory of its indexes and labels, but for those that are mapped from files, which the system can drop.
+    pub fn memory_bytes(&self) -> u64 {
+        let owned = self.shards.iter().map(|shard| shard.index.owned_bytes()).sum::<u64>();
+        let labels = self.labels().map_or(0, Labels::memory_bytes);
+        let firsts = size_of_val(self.first_samples.as_slice()) + size_of_val(self.shards.as_slice());
+        owned + labels + firsts as u64
     }
 
     fn compressed_words(&self) -> Option<String> {

@@ -77,6 +77,14 @@ impl ShardIndex {
         self.bytes.len() as u64
     }
 
+    /// Of them, what is not mapped from a file.
+    pub(super) fn owned_bytes(&self) -> u64 {
+        match &self.bytes {
+            IndexBytes::Mapped(_) => 0,
+            IndexBytes::Owned(bytes) => bytes.capacity() as u64,
+        }
+    }
+
     pub(super) fn key(&self, sample: u32) -> &str {
         self.columns.key(&self.bytes, sample)
     }

@@ -91,6 +91,14 @@ impl Labels {
         &self.cells[range.offset as usize..][..range.len as usize]
     }
 
+    /// Memory that it takes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let bytes = self.cells.capacity()
+            + self.places.capacity() * size_of::<(u32, u32)>()
+            + self.rows.capacity() * size_of::<u32>();
+        bytes as u64
+    }
+
     /// Whether the file at `path` is still what was read.
     pub(super) fn is_of(&self, path: &Path) -> bool {
         fs::metadata(path).is_ok_and(|metadata| FileState::of(&metadata) == self.state)

@@ -33,6 +33,15 @@ pub const SLOTS_MAX: u32 = 64;
 /// Fewest slots of a ring: one held, one ready, one filling, and one for the private-copy rule to act on.
 pub const SLOTS_MIN: u32 = 4;
 
+/// Least and largest priority of a job; 1 is usual.
+pub const PRIORITY_MIN: f64 = 0.01;
+/// See [`PRIORITY_MIN`].
+pub const PRIORITY_MAX: f64 = 100.0;
+
+fn usual_priority() -> f64 {
+    1.0
+}
+
 /// Most datasets of a mix.
 pub const MIX_PARTS_MAX: usize = 1024;
 
@@ -74,6 +83,12 @@ pub struct JobSpec {
     /// Names of fields without any of which a sample is left out of every epoch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drop_missing: Vec<String>,
+    /// Share of the sidecar's workers beside those of other jobs: one of 2 gets twice as much of their time as one of 1.
+    #[serde(default = "usual_priority")]
+    pub priority: f64,
+    /// PCI id of the GPU that batches go to, where it is known: the ring lies on its memory node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_pci: Option<String>,
     /// What becomes of a sample that cannot be used.
     pub on_error: OnError,
     /// Share of bad samples over which the run stops.
@@ -477,6 +492,9 @@ impl JobSpec {
         }
         if !(0.0..=1.0).contains(&self.error_budget) {
             return refuse(format!("error_budget is a share, 0 to 1, got {}", self.error_budget));
+        }
+        if !(PRIORITY_MIN..=PRIORITY_MAX).contains(&self.priority) {
+            return refuse(format!("priority must be {PRIORITY_MIN} to {PRIORITY_MAX}, got {}", self.priority));
         }
         if self.epoch_length == Some(0) {
             return refuse("epoch_length must be at least 1".into());

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_queue::ArrayQueue;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use super::budget::{Budget, Part, Reservation};
 use super::memory::Mebibytes;
 use crate::error::{Error, Result};
 
@@ -46,6 +47,9 @@ pub(crate) struct Shared {
     /// Has a place for every page, so a push never fails.
     returned: ArrayQueue<Span>,
     oversized_bytes: AtomicU64,
+    /// Whose memory it is.
+    budget: Arc<Budget>,
+    _reservation: Reservation,
 }
 
 /// Pages that have exactly one owner: a span is never copied, only split and joined.
@@ -71,6 +75,11 @@ impl Span {
 impl Arena {
     /// Reserves `bytes`, rounded up to whole pages. The pages are filled in as they are first used.
     pub fn new(bytes: usize) -> Result<Self> {
+        Self::within(bytes, &Budget::unbounded())
+    }
+
+    /// As [`Arena::new`]; it and the buffers outside of it take their memory from `budget`.
+    pub fn within(bytes: usize, budget: &Arc<Budget>) -> Result<Self> {
         let page_bytes = rustix::param::page_size();
         let pages =
             u32::try_from(bytes.div_ceil(page_bytes)).ok().filter(|pages| (1..=ARENA_PAGES_MAX).contains(pages));
@@ -80,7 +89,11 @@ impl Arena {
                  {page_bytes} bytes"
             )));
         };
-        let memory = Mapping::new(pages as usize * page_bytes).map_err(|source| Error::Resources {
+        let whole_bytes = pages as usize * page_bytes;
+        let reservation = budget.reserve(Part::Reads, whole_bytes as u64).map_err(|shortage| Error::Resources {
+            message: format!("reads need {}, but {shortage}", Mebibytes(whole_bytes as u64)),
+        })?;
+        let memory = Mapping::new(whole_bytes).map_err(|source| Error::Resources {
             message: format!(
                 "cannot reserve {} for reads: {source}; free some memory or raise the limit on address space (ulimit -v)",
                 Mebibytes(bytes as u64)
@@ -92,7 +105,9 @@ impl Arena {
         free.push(Span { first: 0, pages });
         let returned = ArrayQueue::new(pages as usize);
         let oversized_bytes = AtomicU64::new(0);
-        Ok(Self { shared: Arc::new(Shared { memory, page_bytes, returned, oversized_bytes }), free, oversized: 0 })
+        let (budget, _reservation) = (budget.clone(), reservation);
+        let shared = Shared { memory, page_bytes, returned, oversized_bytes, budget, _reservation };
+        Ok(Self { shared: Arc::new(shared), free, oversized: 0 })
     }
 
     /// A buffer of exactly `len` bytes; `None` when there is no room until other buffers are dropped.
@@ -159,6 +174,19 @@ impl Arena {
             return Ok(None);
         }
         let bytes = (lead as usize + len as usize).next_multiple_of(self.shared.page_bytes);
+        let reservation = match self.shared.budget.reserve(Part::LongReads, bytes as u64) {
+            Ok(reservation) => reservation,
+            // The others come back.
+            Err(_) if used > 0 => return Ok(None),
+            Err(shortage) => {
+                return Err(Error::Resources {
+                    message: format!(
+                        "one read needs {}, but {shortage}: raise --memory, or lower slots or batch sizes",
+                        Mebibytes(bytes as u64)
+                    ),
+                });
+            }
+        };
         let memory = Mapping::new(bytes).map_err(|source| Error::Resources {
             message: format!(
                 "cannot get {} for one read: {source}; other such reads use {}, the arena for ordinary ones has {}",
@@ -171,7 +199,7 @@ impl Arena {
         self.oversized += 1;
         // SAFETY: the lead is less than a page, and the mapping holds it and the bytes after it.
         let address = unsafe { memory.address.add(lead as usize) };
-        Ok(Some(ReadBuffer { address, lead, len, home: Home::Own(memory), shared: self.shared.clone() }))
+        Ok(Some(ReadBuffer { address, lead, len, home: Home::Own(memory, reservation), shared: self.shared.clone() }))
     }
 
     /// Puts a span among the free ones and joins it with its neighbours.
@@ -216,8 +244,8 @@ pub struct ReadBuffer {
 enum Home {
     /// Taken out when the buffer drops.
     Arena(Option<Span>),
-    /// Unmapped when the buffer drops.
-    Own(Mapping),
+    /// Unmapped when the buffer drops, and given back to the budget after that.
+    Own(Mapping, #[expect(dead_code, reason = "it is held for its drop")] Reservation),
 }
 
 /// What one read fetches: the bytes of a buffer, or whole blocks around them.
@@ -245,6 +273,11 @@ impl ReadBuffer {
     /// How many bytes.
     pub fn len(&self) -> u32 {
         self.len
+    }
+
+    /// Whether it takes room of the arena, rather than memory of its own.
+    pub fn is_of_arena(&self) -> bool {
+        matches!(self.home, Home::Arena(_))
     }
 
     /// True for a buffer of no bytes.
@@ -281,7 +314,7 @@ impl ReadBuffer {
     fn memory_bytes(&self) -> usize {
         match &self.home {
             Home::Arena(span) => span.as_ref().map_or(0, |span| span.pages as usize * self.shared.page_bytes),
-            Home::Own(memory) => memory.bytes,
+            Home::Own(memory, _) => memory.bytes,
         }
     }
 
@@ -303,7 +336,7 @@ impl Drop for ReadBuffer {
                 let span = span.take().expect("taken only here");
                 self.shared.returned.push(span).expect("there is a place for every page");
             }
-            Home::Own(_) => {
+            Home::Own(..) => {
                 self.shared.oversized_bytes.fetch_sub(u64::from(self.len), Ordering::Relaxed);
             }
         }
@@ -312,7 +345,7 @@ impl Drop for ReadBuffer {
 
 /// An anonymous, private mapping of zeros.
 #[derive(Debug)]
-struct Mapping {
+pub(super) struct Mapping {
     address: NonNull<u8>,
     bytes: usize,
 }
@@ -323,14 +356,25 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(bytes: usize) -> io::Result<Self> {
+    pub(super) fn new(bytes: usize) -> io::Result<Self> {
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
         // SAFETY: the kernel picks a place where nothing is yet.
         let address = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }?;
         Ok(Self { address: NonNull::new(address.cast()).expect("the kernel maps nothing at 0"), bytes })
     }
 
-    fn prefer_huge_pages(&self) {
+    /// Its first byte.
+    pub(super) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    /// Its size.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A wish for fewer page tables.
+    pub(super) fn prefer_huge_pages(&self) {
         // SAFETY: the advice changes no contents.
         let _ = unsafe { rustix::mm::madvise(self.address.as_ptr().cast(), self.bytes, Advice::LinuxHugepage) };
     }

@@ -3,8 +3,10 @@
 //! Wrappers return `io::Result`; what an error means to the user is said by the caller.
 
 pub mod arena;
+pub mod budget;
 pub mod cgroup;
 pub mod cores;
+pub mod courtesy;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
@@ -27,7 +29,9 @@ pub mod simd_rgb;
 #[cfg(target_arch = "x86_64")]
 pub mod simd_warp;
 pub mod socket;
+pub mod store;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod topology;
 pub mod uring;
 pub mod watch;

@@ -1,6 +1,7 @@
 //! Counters that the data path adds to: relaxed atomics, one add a row, never a lock.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sampler::WaitCause;
 use crate::error::FaultClass;
+use crate::sys::budget::{Budget, Part};
 
 /// Counters of one stream.
 #[derive(Debug, Default)]
@@ -20,6 +22,10 @@ pub struct StreamCounters {
     pub read_bytes: AtomicU64,
     /// Reads completed.
     pub reads: AtomicU64,
+    /// Rows whose encoded bytes were kept in memory, and not read.
+    pub cached_rows: AtomicU64,
+    /// Their bytes.
+    pub cached_bytes: AtomicU64,
     /// Time that reads of this stream were in flight, summed over reads, in nanoseconds.
     pub read_ns: AtomicU64,
     /// Time that workers spent on rows of this stream, in nanoseconds.
@@ -53,6 +59,8 @@ impl StreamCounters {
             batches: self.batches.load(Relaxed),
             read_bytes: self.read_bytes.load(Relaxed),
             reads: self.reads.load(Relaxed),
+            cached_rows: self.cached_rows.load(Relaxed),
+            cached_bytes: self.cached_bytes.load(Relaxed),
             read_s: seconds(&self.read_ns),
             decode_s: seconds(&self.decode_ns),
             replaced: self.replaced.load(Relaxed),
@@ -89,6 +97,12 @@ pub struct StreamFigures {
     pub read_bytes: u64,
     /// Reads completed.
     pub reads: u64,
+    /// Rows whose encoded bytes were kept in memory, and not read.
+    #[serde(default)]
+    pub cached_rows: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub cached_bytes: u64,
     /// Seconds that reads were in flight, summed over reads.
     pub read_s: f64,
     /// Seconds that workers spent, summed over workers.
@@ -130,6 +144,8 @@ impl StreamFigures {
             batches: self.batches.saturating_sub(base.batches),
             read_bytes: self.read_bytes.saturating_sub(base.read_bytes),
             reads: self.reads.saturating_sub(base.reads),
+            cached_rows: self.cached_rows.saturating_sub(base.cached_rows),
+            cached_bytes: self.cached_bytes.saturating_sub(base.cached_bytes),
             read_s: self.read_s - base.read_s,
             decode_s: self.decode_s - base.decode_s,
             replaced: self.replaced.saturating_sub(base.replaced),
@@ -168,6 +184,18 @@ pub struct StageFigures {
     pub decode_queue: u32,
     /// Reads that found no room in the arena and used memory of their own.
     pub oversized_reads: u64,
+    /// Encoded samples that are kept in memory, with what their table takes, in bytes.
+    #[serde(default)]
+    pub cached_bytes: u64,
+    /// How many pieces of samples they are.
+    #[serde(default)]
+    pub cached_spans: u64,
+    /// Memory that is reserved, in bytes, by part.
+    #[serde(default)]
+    pub memory_bytes: BTreeMap<String, u64>,
+    /// The bound of their sum, if there is one.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
 }
 
 /// The state of the stages at this moment, written by feeder and workers, read by the sampler.
@@ -181,6 +209,12 @@ pub struct StageState {
     pub workers_busy: AtomicU32,
     /// Reads larger than the arena serves.
     pub oversized_reads: AtomicU64,
+    /// Encoded samples that are kept in memory, with what their table takes.
+    pub cached_bytes: AtomicU64,
+    /// How many pieces of samples they are.
+    pub cached_spans: AtomicU64,
+    /// The bound of memory, and who holds it.
+    pub budget: Arc<Budget>,
     /// Time that workers were busy, summed, in nanoseconds.
     pub busy_ns: AtomicU64,
     /// Decode threads.
@@ -191,9 +225,17 @@ pub struct StageState {
 }
 
 impl StageState {
-    /// Idle stages with `workers` decode threads.
+    /// Idle stages with `workers` decode threads, without a bound of memory.
     pub fn new(workers: u32) -> Self {
+        Self::within(workers, Budget::unbounded())
+    }
+
+    /// Idle stages with `workers` decode threads, within `budget`.
+    pub fn within(workers: u32, budget: Arc<Budget>) -> Self {
         Self {
+            cached_bytes: AtomicU64::new(0),
+            cached_spans: AtomicU64::new(0),
+            budget,
             reads_in_flight: AtomicU32::new(0),
             decode_queue: AtomicU32::new(0),
             workers_busy: AtomicU32::new(0),
@@ -214,6 +256,10 @@ impl StageState {
             reads_in_flight: self.reads_in_flight.load(Relaxed),
             decode_queue: self.decode_queue.load(Relaxed),
             oversized_reads: self.oversized_reads.load(Relaxed),
+            cached_bytes: self.cached_bytes.load(Relaxed),
+            cached_spans: self.cached_spans.load(Relaxed),
+            memory_bytes: Part::ALL.iter().map(|part| (part.name().to_owned(), self.budget.taken_by(*part))).collect(),
+            memory_limit_bytes: self.budget.limit_bytes(),
         }
     }
 }

@@ -38,7 +38,16 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
         "Reads that the arena could not serve.",
         stages.oversized_reads as f64,
     );
+    single("feedline_cached_bytes", "gauge", "Encoded samples kept in memory.", stages.cached_bytes as f64);
+    if let Some(bytes) = stages.memory_limit_bytes {
+        single("feedline_memory_limit_bytes", "gauge", "Bound of the memory that is reserved.", bytes as f64);
+    }
     single("feedline_streams", "gauge", "Open streams.", streams.len() as f64);
+
+    header(&mut text, "feedline_memory_bytes", "gauge", "Memory that is reserved, by part.");
+    for (part, bytes) in &stages.memory_bytes {
+        let _ = writeln!(text, "feedline_memory_bytes{{part=\"{part}\"}} {bytes}");
+    }
 
     let mut per_stream = |name: &str, kind: &str, help: &str, value: fn(&StreamFigures) -> f64| {
         header(&mut text, name, kind, help);
@@ -50,6 +59,12 @@ pub fn render(stages: &StageFigures, streams: &[MetricsStream]) -> String {
     per_stream("feedline_batches_total", "counter", "Batches published.", |f| f.batches as f64);
     per_stream("feedline_read_bytes_total", "counter", "Bytes read from shards.", |f| f.read_bytes as f64);
     per_stream("feedline_reads_total", "counter", "Reads completed.", |f| f.reads as f64);
+    per_stream("feedline_cached_rows_total", "counter", "Rows whose bytes were kept in memory.", |f| {
+        f.cached_rows as f64
+    });
+    per_stream("feedline_cached_bytes_total", "counter", "Bytes that were kept in memory and not read.", |f| {
+        f.cached_bytes as f64
+    });
     per_stream("feedline_read_seconds_total", "counter", "Time of reads in flight, summed over reads.", |f| f.read_s);
     per_stream("feedline_decode_seconds_total", "counter", "Time of workers, summed over workers.", |f| f.decode_s);
     per_stream("feedline_rows_replaced_total", "counter", "Rows that a substitute fills.", |f| f.replaced as f64);

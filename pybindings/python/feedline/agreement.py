@@ -26,7 +26,7 @@ from . import ranks, sidecar
 logger = logging.getLogger("feedline")
 
 #: What of a job may differ between ranks, or is compared in another form.
-_OWN = frozenset({"rank", "shards", "slots", "name"})
+_OWN = frozenset({"rank", "shards", "slots", "name", "device_pci", "priority"})
 
 #: Longest value that a message shows, in characters.
 _SHOWN = 120

@@ -6,6 +6,7 @@ import logging
 import math
 import numbers
 import os
+import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -27,8 +28,14 @@ BATCH_SIZE_MAX = 1 << 20
 #: Most decode threads.
 WORKERS_MAX = 4096
 
+#: Least and largest weight of a job.
+PRIORITY_MIN, PRIORITY_MAX = 0.01, 100.0
+
 #: Largest seed, epoch and position.
 NUMBER_MAX = 2**64 - 1
+
+#: A number of bytes in words; units are powers of 1024.
+_BYTES = re.compile(r"[0-9]+(\s*b)?|[0-9]+(\.[0-9]+)?\s*[kmgt](i?b)?", re.ASCII | re.IGNORECASE)
 
 Tail = Literal["short", "drop", "pad"]
 
@@ -161,6 +168,21 @@ def worker_count(workers: object, num_workers: object) -> int | None:
     return (given.pop() or None) if given else None
 
 
+def memory_options(memory: object, cache: object) -> tuple[str, ...]:
+    """The options of `feedline serve` for a private sidecar's memory budget and its cache of encoded samples."""
+    options: list[str] = []
+    for name, size in (("memory", memory), ("cache", cache)):
+        if size is None:
+            continue
+        if isinstance(size, bool) or not isinstance(size, int | str):
+            raise TypeError(f"{name} must be a number of bytes or text such as \"8G\", got {size!r}")
+        text = str(size).strip()
+        if not _BYTES.fullmatch(text):
+            raise ValueError(f"{name} must be a number of bytes or text such as \"512M\" or \"8G\", got {size!r}")
+        options += [f"--{name}", text]
+    return tuple(options)
+
+
 def slot_count(slots: object, prefetch_factor: object) -> int:
     """Slots of the ring, by `slots` or by DataLoader's `prefetch_factor`: batches ahead, and two that are held."""
     if slots is not None and prefetch_factor is not None:
@@ -249,6 +271,15 @@ def share(name: str, value: object) -> float:
     if not 0 <= number <= 1:
         raise ValueError(f"{name} is a share, 0 to 1, got {value!r}")
     return number
+
+
+def job_priority(priority: object) -> float:
+    """The weight of a job among those of its sidecar."""
+    if not isinstance(priority, numbers.Real) or isinstance(priority, bool):
+        raise TypeError(f"priority must be a number, got {priority!r}")
+    if not PRIORITY_MIN <= float(priority) <= PRIORITY_MAX:
+        raise ValueError(f"priority must be {PRIORITY_MIN} to {PRIORITY_MAX}, got {priority!r}")
+    return float(priority)
 
 
 def job_name(name: object, fallback: str) -> str:

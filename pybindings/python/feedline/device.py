@@ -34,6 +34,25 @@ def cuda_device(device: Any) -> str | None:
     return name
 
 
+def pci_id(device: str | None, is_pinned: bool) -> str | None:
+    """PCI id of the GPU that batches go to; None where there is none, or CUDA is not initialised yet.
+
+    A sidecar lays the ring on the memory node of that GPU. To ask sooner would initialise CUDA before the user does.
+    """
+    if device is None and not is_pinned:
+        return None
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return None
+    _, _, number = (device or "cuda").partition(":")
+    found = torch.cuda.get_device_properties(int(number) if number else torch.cuda.current_device())
+    parts = [getattr(found, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+    if any(part is None for part in parts):
+        return None
+    return "{:04x}:{:02x}:{:02x}.0".format(*parts)
+
+
 class PinnedRing:
     """Page-locks a stream's ring when CUDA is there, for copies that the trainer makes itself."""
 

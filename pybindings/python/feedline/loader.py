@@ -15,7 +15,7 @@ from .agreement import Agreement
 from .batch import Batch
 from .connection import Connection, Job, Tally, opened_words
 from .dataset import Dataset, Sampler
-from .device import cuda_device
+from .device import cuda_device, pci_id
 from .epochs import Epochs
 from .errors import LoaderError, SidecarExitError
 from .fields import Field, Image, default_fields, field_specs
@@ -63,6 +63,8 @@ class Loader:
         on_error: ``"replace"`` puts another sample in a bad one's row and names the bad one in ``batch.report``;
             ``"raise"`` raises SampleError at the batch that holds it. By default the first when the order is random, else
             the second.
+        priority: Share of the sidecar's workers beside those of its other jobs, 0.01 to 100: while both wait for batches, a
+            job of 2 gets twice as much of their time as one of 1.
         error_budget: Share of bad samples over which the run stops with BudgetError.
         profile: What the keys and values of an LMDB database mean: ``"auto"`` finds it and says so in the log; ``"plain"``
             (key to image), ``"text-recognition"``, ``"super-resolution"``, ``"datum"``, ``"lsun"``, ``"folder"`` (serialised
@@ -83,6 +85,12 @@ class Loader:
             while live batches hold all slots but two. ``"strict"`` raises SlotsHeldError then. ``"copy"`` always copies.
         slots: Slots of the ring, 4 to 64: how many batches may be ready or held. Each takes a batch's bytes.
         workers: Decode threads of a private sidecar; the usable cores less one by default.
+        cache: Memory in which a private sidecar keeps encoded samples for later epochs, as in ``"8G"`` or a number of bytes;
+            none by default. For shards that are read past the page cache, lie on a network file system, or are compressed:
+            the page cache does the same for all others, and gives way when memory is short. What fits is kept, so a cache
+            of 30 % of the samples' bytes saves 30 % of the reads.
+        memory: Most memory of a private sidecar for rings, reads, ``cache``, unpacked shards and indexes together; three
+            quarters of what machine and control group have free at its start by default.
         sidecar: Socket of a running ``feedline serve``; else ``FEEDLINE_SOCKET``; else a private one is started.
         rank: This process's number among ``world_size``; found from torch.distributed or the launcher by default.
         world_size: How many processes share an epoch.
@@ -141,6 +149,7 @@ class Loader:
         epoch_length: int | None = None,
         on_error: Literal["replace", "raise"] | None = None,
         error_budget: float = 0.01,
+        priority: float = 1.0,
         profile: str = "auto",
         database: str | None = None,
         key_order: Literal["natural", "bytes", "meta-file"] | None = None,
@@ -152,6 +161,8 @@ class Loader:
         zero_copy: Literal["auto", "strict", "copy"] = "auto",
         slots: int | None = None,
         workers: int | None = None,
+        cache: int | str | None = None,
+        memory: int | str | None = None,
         sidecar: str | os.PathLike[str] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -200,6 +211,7 @@ class Loader:
         self._rank, self._world_size = rank, world_size
         self._sidecar = arguments.socket_path(sidecar)
         self._workers = arguments.worker_count(workers, num_workers)
+        self._limits = arguments.memory_options(memory, cache)
         order_spec = arguments.order_rule(order, block_shards, shuffle, weights is not None)
         is_random = order_spec != "sequential"
         fields = default_fields(is_random) if fields is None else fields
@@ -239,6 +251,7 @@ class Loader:
                 "on_error", on_error or ("replace" if is_random else "raise"), ("replace", "raise")
             ),
             "error_budget": arguments.share("error_budget", error_budget),
+            "priority": arguments.job_priority(priority),
             "slots": arguments.slot_count(slots, prefetch_factor),
         }
         if mix is not None:
@@ -468,8 +481,10 @@ class Loader:
                 connection.seek(*start)
                 return connection
             connection.close()
-        socket = sidecar.locate(self._sidecar, self._workers)
+        socket = sidecar.locate(self._sidecar, self._workers, self._limits)
         found = self._find_rank()
+        if device := pci_id(self._job.device, self._job.is_pinned):
+            self._job.spec["device_pci"] = device
         try:
             connection = Connection(socket, self._job)
         except SidecarExitError as error:

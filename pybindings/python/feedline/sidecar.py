@@ -54,12 +54,14 @@ class _Private:
         anchor: The connection that keeps it alive; None in a forked child that has not connected yet.
         process: The program, where this process started it.
         workers: Its decode threads as asked for, None for its own choice.
+        limits: Its options for memory as asked for.
     """
 
     socket: str
     anchor: _native.Anchor | None
     process: subprocess.Popen[bytes] | None
     workers: int | None
+    limits: tuple[str, ...] = ()
 
 
 _private: _Private | None = None
@@ -67,11 +69,13 @@ _lock = threading.Lock()
 _is_registered = False
 
 
-def locate(sidecar: str | None, workers: int | None) -> str:
+def locate(sidecar: str | None, workers: int | None, limits: tuple[str, ...] = ()) -> str:
     """The socket of the sidecar to use: `sidecar`, else ``FEEDLINE_SOCKET``, else that of a private one."""
     named = sidecar or os.environ.get("FEEDLINE_SOCKET")
     if not named:
-        return _locate_private(workers)
+        return _locate_private(workers, limits)
+    if limits:
+        logger.info("%s has no effect: the sidecar at %s has options of its own", _words(limits), named)
     if workers is not None:
         logger.info("workers=%d has no effect: the sidecar at %s has threads of its own", workers, named)
     return named
@@ -82,7 +86,11 @@ def is_named(sidecar: str | None) -> bool:
     return bool(sidecar or os.environ.get("FEEDLINE_SOCKET"))
 
 
-def _locate_private(workers: int | None) -> str:
+def _words(limits: tuple[str, ...]) -> str:
+    return ", ".join(f"{name.removeprefix('--')}={size}" for name, size in zip(limits[::2], limits[1::2], strict=True))
+
+
+def _locate_private(workers: int | None, limits: tuple[str, ...]) -> str:
     global _private
     with _lock:
         if _private is not None and not _is_usable(_private):
@@ -90,9 +98,11 @@ def _locate_private(workers: int | None) -> str:
         if _private is None:
             _register()
             node = ranks.node()
-            _private = _start(_new_path(), workers) if node is None else _elect(node, workers)
+            _private = _start(_new_path(), workers, limits) if node is None else _elect(node, workers, limits)
         elif workers is not None and workers != _private.workers:
             logger.info("workers=%d has no effect: this process's private sidecar is running already", workers)
+        if limits and limits != _private.limits:
+            logger.info("%s has no effect: this process's private sidecar is running already", _words(limits))
         return _private.socket
 
 
@@ -158,17 +168,17 @@ def _at_exit() -> None:
         _private.process.returncode = 0
 
 
-def _elect(node: ranks.Node, workers: int | None) -> _Private:
+def _elect(node: ranks.Node, workers: int | None, limits: tuple[str, ...]) -> _Private:
     """The private sidecar that this run's local ranks share; the first to come starts it."""
     folder = runtime_folder()
     path = str(folder / f"run-{node.run_name}.sock")
     with _locked(folder / f"run-{node.run_name}.lock"):
         with suppress(SidecarExitError):
-            return _Private(path, _native.Anchor(path), None, workers)
+            return _Private(path, _native.Anchor(path), None, workers, limits)
         with suppress(FileNotFoundError):
             os.unlink(path)
         # One core a local rank for the trainers, the others for the sidecar.
-        return _start(path, workers or max(1, _native.usable_cores() - node.local_world_size))
+        return _start(path, workers or max(1, _native.usable_cores() - node.local_world_size), limits)
 
 
 @contextmanager
@@ -203,11 +213,12 @@ def _lock_by(descriptor: int, path: Path, deadline: float) -> None:
             time.sleep(0.02)
 
 
-def _start(path: str, workers: int | None) -> _Private:
+def _start(path: str, workers: int | None, limits: tuple[str, ...]) -> _Private:
     """Starts a private sidecar that listens on `path`, and waits until it does."""
     command = [*_command(), "serve", "--private", "--socket", path]
     if workers is not None:
         command += ["--workers", str(workers)]
+    command += limits
     # The package is found again where it was found here, whatever made it importable; nothing else is changed.
     package_folder = str(Path(__file__).parent.parent)
     python_path = os.pathsep.join(filter(None, (package_folder, os.environ.get("PYTHONPATH"))))
@@ -226,7 +237,7 @@ def _start(path: str, workers: int | None) -> _Private:
         process.wait()
         raise
     logger.debug("started a private sidecar, process %d, at %s", process.pid, path)
-    return _Private(path, anchor, process, workers)
+    return _Private(path, anchor, process, workers, limits)
 
 
 def _command() -> list[str]:
