@@ -88,7 +88,8 @@ impl Stream {
         let open = ClientMessage::Open { spec: Box::new(spec.clone()), indices, weights, quarantine };
         connection.send(&open, &descriptors)?;
         let info = wait_opened(&mut connection, timeout, poll)?;
-        let ring = RingReader::map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
+        let map = if info.ring_name.is_some() { RingReader::map_named } else { RingReader::map };
+        let ring = map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
         let cursor =
             Cursor { generation: 0, sequence: 0, epoch: 0, position: 0, batch: 0, batches: info.batches_per_epoch };
         let window =

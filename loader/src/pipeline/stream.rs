@@ -7,9 +7,10 @@ use super::FaultLedger;
 use crate::batch::{BatchLayout, FieldRecipe, room};
 use crate::error::{Error, FaultReport, Result};
 use crate::plan::{Partition, Plan, PlanOptions, SampleId, Source};
+use crate::ring::named::Label;
 use crate::ring::{BatchTicket, RingDescriptors, RingWriter, SealedSpill};
 use crate::shard::{Dataset, FieldSelector};
-use crate::spec::{JobSpec, OnError, OrderSpec};
+use crate::spec::{JobSpec, OnError, OrderSpec, RingKind};
 use crate::telemetry::{StageState, StreamCounters, StreamFigures};
 
 /// Number of a stream in this process.
@@ -105,7 +106,13 @@ impl Stream {
         field_order.sort_by_key(|&field| fields[field].turn());
         let values_bytes = values_bytes(&fields, &dataset, &selector, spec.batch_size);
         let layout = BatchLayout::with_values(layouts, spec.batch_size, dataset.key_bytes_max(), values_bytes)?;
-        let (ring, descriptors) = RingWriter::create(&layout, spec.slots)?;
+        let (ring, descriptors) = match spec.ring {
+            RingKind::Memfd => RingWriter::create(&layout, spec.slots)?,
+            RingKind::Named => {
+                let label = Label { job: &spec.name, rank: spec.rank, batches_per_epoch: plan.batch_count(0) };
+                RingWriter::create_named(&layout, spec.slots, &label)?
+            }
+        };
         let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
         let stream = Self {
             id: next_id(),
@@ -201,6 +208,7 @@ impl Stream {
     /// No more batches are wanted.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
+        self.ring.end();
     }
 
     /// Whether it was stopped.

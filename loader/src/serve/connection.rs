@@ -22,7 +22,7 @@ use crate::pipeline::{Stream, StreamEvent, StreamOptions};
 use crate::plan::{MixPart, Source};
 use crate::ring::{BatchTicket, RingDescriptors, SealedSpill};
 use crate::shard::{Dataset, IndexProgress};
-use crate::spec::{JobSpec, MixSpec};
+use crate::spec::{JobSpec, MixSpec, RingKind};
 use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
@@ -147,6 +147,7 @@ impl Connection {
         pidfd: Option<&AsyncFd<OwnedFd>>,
     ) -> Result<()> {
         spec.check()?;
+        check_ring(spec.ring, &self.service.options.allow_uids)?;
         let labels = spec.rules.labels.iter().map(|labels| labels.path.clone());
         let read: Vec<PathBuf> = spec.shards.iter().cloned().chain(labels).collect();
         check_roots(&read, &self.service.options.allow_roots)?;
@@ -213,6 +214,7 @@ impl Connection {
             reader: self.service.pipeline.reader(),
             decoder: decode::identity(&spec.fields),
             sidecar_pid: std::process::id(),
+            ring_name: stream.ring().name().map(str::to_owned),
         }
     }
 
@@ -342,6 +344,17 @@ async fn process_end(pidfd: Option<&AsyncFd<OwnedFd>>) {
         Some(pidfd) => drop(pidfd.readable().await),
         None => std::future::pending().await,
     }
+}
+
+/// Named memory cannot be sealed, so a service of several users makes none.
+fn check_ring(ring: RingKind, allow_uids: &[u32]) -> Result<()> {
+    if ring == RingKind::Named && !allow_uids.is_empty() {
+        return Err(Error::config(
+            "ring=\"named\" is not for a service that admits other users (--allow-uid): named memory cannot be sealed, so \
+             that what one process does to it could reach others; use ring=\"memfd\", or a sidecar of your own",
+        ));
+    }
+    Ok(())
 }
 
 /// Lists that came with a job.

@@ -148,6 +148,9 @@ pub struct StreamInfo {
     pub decoder: String,
     /// The sidecar's process.
     pub sidecar_pid: u32,
+    /// The ring's name, where it has one: its segments are this and `.slots` or `.control`.
+    #[serde(default)]
+    pub ring_name: Option<String>,
 }
 
 impl StreamInfo {

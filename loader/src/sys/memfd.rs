@@ -90,6 +90,15 @@ pub fn reserve(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Checks that memory received from another process has at least `bytes`, now.
+pub fn check_size(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let found = rustix::fs::fstat(memory)?.st_size;
+    if u64::try_from(found).is_ok_and(|found| found >= bytes) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("the shared memory has {found} bytes, needs {bytes}")))
+}
+
 /// Checks that a memfd received from another process has exactly `bytes` and can never change its size.
 pub fn check_sealed(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     let seals = rustix::fs::fcntl_get_seals(memory)?;
