@@ -150,6 +150,28 @@ impl Stream {
         Ok(())
     }
 
+    /// Waits until the sidecar has begun what the last seek asked for: from then on a named ring shows those who read it
+    /// no older stream.
+    pub fn settle(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<()> {
+        self.check_process()?;
+        let started = Instant::now();
+        loop {
+            let signal = self.ring.signal();
+            if self.ring.generation() == self.cursor.generation {
+                return Ok(());
+            }
+            self.check_failure()?;
+            let (waited, waiting) = (started.elapsed(), self.waiting());
+            if waited > timeout {
+                return Err(Error::Stalled {
+                    message: format!("no seek within {:.1} s; waited for {waiting}", waited.as_secs_f64()),
+                });
+            }
+            poll(&waiting, waited)?;
+            self.ring.wait(signal, WAIT_SLICE)?;
+        }
+    }
+
     /// Borrows the next batch; `None` at the end of the epoch, after which the next call starts the following one.
     ///
     /// # Errors

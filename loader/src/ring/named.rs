@@ -87,7 +87,9 @@ impl RingName {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
         let start_ticks = start_ticks(pid).ok_or_else(|| Error::Resources {
-            message: format!("a named ring is called after when its process started, and /proc/{pid}/stat does not say"),
+            message: format!(
+                "a named ring is called after when its process started, and /proc/{pid}/stat does not say"
+            ),
         })?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self { job: slug(label.job), rank: label.rank, pid, start_ticks, number })
@@ -326,7 +328,11 @@ mod tests {
     #[test]
     fn only_what_the_dead_left_is_swept() {
         let dead = RingName { job: "swept".into(), rank: 0, pid: u32::MAX, start_ticks: 1, number: std::process::id() };
-        let lives = RingName { pid: std::process::id(), start_ticks: start_ticks(std::process::id()).expect("lives"), ..dead.clone() };
+        let lives = RingName {
+            pid: std::process::id(),
+            start_ticks: start_ticks(std::process::id()).expect("lives"),
+            ..dead.clone()
+        };
         let make = |name: &RingName, part: &str| {
             let segment = segment::create_reserved(&format!("{name}.{part}"), 1 << 16).expect("create");
             // Left behind, as by a kill.

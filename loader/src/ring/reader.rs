@@ -87,9 +87,7 @@ impl RingReader {
         let payload = SharedMapping::map(payload.as_fd(), payload_bytes as usize, OnFork::Leave).map_err(map)?;
         let lost = match kind {
             Memory::Sealed => None,
-            Memory::Named => {
-                Some([Guard::of(&payload).map_err(map)?, Guard::of(control.mapping()).map_err(map)?])
-            }
+            Memory::Named => Some([Guard::of(&payload).map_err(map)?, Guard::of(control.mapping()).map_err(map)?]),
         };
         // Guarded already: this is the first look inside.
         control.verify(layout.slot_bytes, layout.layout_hash())?;
@@ -176,6 +174,15 @@ impl RingReader {
         }
         // Acquire: pairs with the Release in `RingWriter::notify_events`.
         self.control.sidecar().events.load(Ordering::Acquire)
+    }
+
+    /// The stream that batches belong to now, as the sidecar says.
+    pub fn generation(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        // Acquire: pairs with the Release in `RingWriter::reclaim_ready`.
+        self.control.sidecar().generation.load(Ordering::Acquire)
     }
 
     /// Slots that hold a finished batch which nobody has taken yet.
@@ -477,11 +484,7 @@ impl Drop for HeldSlot {
         }
         let released = state::release(&self.ring.control.slot(self.index).state, self.ticket);
         // A named ring's word may be lost, or another process's work.
-        debug_assert!(
-            released.is_ok() || self.ring.lost.is_some(),
-            "slot {}: held, yet {released:x?}",
-            self.index
-        );
+        debug_assert!(released.is_ok() || self.ring.lost.is_some(), "slot {}: held, yet {released:x?}", self.index);
         self.ring.slots_held.fetch_sub(1, Ordering::Relaxed);
         self.ring.signal_freed();
     }

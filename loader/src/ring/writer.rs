@@ -286,6 +286,7 @@ impl RingWriter {
     pub fn reclaim_ready(&self, older_than_generation: u32) -> u32 {
         // Release: pairs with the Acquire of a reader that no message tells of the seek.
         self.control.sidecar().generation.store(older_than_generation, Ordering::Release);
+        self.bump();
         let mut reclaimed = 0;
         for (index, slot) in self.slots.iter().enumerate() {
             if slot.life.load(Ordering::Acquire) != PRIVATE_LENT {

@@ -95,7 +95,10 @@ mod tests {
         let segment = create_reserved(&name, 3 << 16).expect("create");
         let stat = rustix::fs::fstat(open(&name).expect("open")).expect("stat");
         assert_eq!((stat.st_mode & 0o777, stat.st_size, stat.st_blocks * 512), (0o600, 3 << 16, 3 << 16));
-        assert_eq!(create_reserved(&name, 1 << 16).map(drop).map_err(|error| error.raw_os_error()), Err(Some(libc::EEXIST)));
+        assert_eq!(
+            create_reserved(&name, 1 << 16).map(drop).map_err(|error| error.raw_os_error()),
+            Err(Some(libc::EEXIST))
+        );
         drop(SharedMapping::of_segment(segment, OnFork::Leave).expect("map"));
         assert_eq!(open(&name).expect_err("unlinked").kind(), io::ErrorKind::NotFound);
     }
