@@ -57,6 +57,12 @@ def heard(process: subprocess.Popen[str]) -> list[list[int]]:
     return [[int(word) for word in line.split()] for line in out.splitlines()]
 
 
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """How a reader ended, and its last words."""
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err.strip()
+
+
 @pytest.fixture(autouse=True)
 def numpy_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_TENSORS", "numpy")
@@ -78,9 +84,7 @@ def test_another_reader_goes_on_where_the_first_stopped(load, reader) -> None:
     batches = said(list(load()))
     with load(ring="named").serve_ring() as ring:
         assert heard(reader(ring.name, 5)) == batches[:5]
-        second = reader(ring.name, 1)
-        assert second.wait(timeout=60) == 1
-        assert second.communicate()[1].strip() == "another process takes its batches"
+        assert ended(reader(ring.name, 1)) == (1, "another process takes its batches")
         # The first has ended: its number may be taken out.
         with parts(ring.name)[0].open("r+b") as control:
             control.seek(136)
@@ -115,8 +119,7 @@ def test_a_reader_that_cuts_the_ring_ends_its_stream_alone(load, serve, reader) 
     batches = iter(honest)
     next(batches)
     with load(sidecar=server.socket, ring="named").serve_ring() as ring:
-        cutter = reader(ring.name, 2, "cut")
-        assert cutter.wait(timeout=60) == 0, cutter.communicate()
+        assert ended(reader(ring.name, 2, "cut")) == (0, "")
 
         def has_ended() -> bool:
             try:
@@ -147,8 +150,7 @@ def test_a_killed_owner_leaves_nothing_and_its_reader_ends(script, serve, datase
     assert taking.stdout is not None and taking.stdout.readline()
     owner.process.kill()
     assert within(10, lambda: gone(name))
-    assert taking.wait(timeout=60) == 1
-    assert taking.communicate()[1].strip() == "the stream has ended"
+    assert ended(taking) == (1, "the stream has ended")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -159,8 +161,7 @@ def test_what_a_dead_sidecar_leaves_is_swept(load, serve, reader, number) -> Non
     taking = reader(ring.name, 1_000_000)
     assert taking.stdout is not None and taking.stdout.readline()
     server.kill(number)
-    assert taking.wait(timeout=60) == 1
-    assert taking.communicate()[1].strip() == "the stream has ended"
+    assert ended(taking) == (1, "the stream has ended")
     with pytest.raises(feedline.SidecarExitError):
         ring.check()
     ring.close()
