@@ -1,13 +1,10 @@
-//! What does the ring cost? Storing one row of 224 x 224 x 3 bytes; a slot's whole round without waiting; and the time
-//! from publishing a batch until a sleeping client has it.
+//! What does the ring cost? Storing one row of 224 x 224 x 3 bytes, and a slot's whole round without waiting.
 //!
-//! Nanoseconds for one row, one round, one hand-over. The memory is warm: page faults of a ring's first round are left
-//! out, and so is everything that happens before and after (decoding, the trainer's copy to the device). Writer and
-//! reader are two threads with a mapping each.
+//! Nanoseconds for one row, one round. The memory is warm: page faults of a ring's first round are left out, and so is
+//! everything that happens before and after (decoding, the trainer's copy to the device). How long a sleeping process waits
+//! for its batch is measured by `hand_over`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout};
@@ -97,50 +94,5 @@ fn round(criterion: &mut Criterion) {
     });
 }
 
-/// Sleeps for each batch in turn, and adds up how long ago each was published.
-fn receive(reader: &Arc<RingReader>, published_ns: &AtomicU64, total_ns: &AtomicU64, stop: &AtomicBool, base: Instant) {
-    let mut sequence = 0;
-    while !stop.load(Ordering::Acquire) {
-        let seen = reader.signal();
-        let Some(held) = reader.take(ticket(sequence)).expect("sound") else {
-            reader.wait(seen, Duration::from_millis(100)).expect("wait");
-            continue;
-        };
-        let now_ns = base.elapsed().as_nanos() as u64;
-        total_ns.fetch_add(now_ns - published_ns.load(Ordering::Acquire), Ordering::Relaxed);
-        sequence += 1;
-        drop(held);
-    }
-}
-
-fn hand_over(criterion: &mut Criterion) {
-    let (writer, reader) = ring();
-    let (published_ns, total_ns) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (stop, base) = (AtomicBool::new(false), Instant::now());
-    std::thread::scope(|scope| {
-        scope.spawn(|| receive(&reader, &published_ns, &total_ns, &stop, base));
-        let mut sequence = 0;
-        criterion.bench_function("ring/from publishing until a sleeping client has it", |bencher| {
-            bencher.iter_custom(|repeats| {
-                total_ns.store(0, Ordering::Relaxed);
-                for _ in 0..repeats {
-                    let slot = acquire(&writer);
-                    while !writer.client_waiting() {
-                        std::thread::yield_now();
-                    }
-                    published_ns.store(base.elapsed().as_nanos() as u64, Ordering::Release);
-                    publish(&slot, sequence);
-                    sequence += 1;
-                    while writer.slots_by_state().free < SLOTS {
-                        std::thread::yield_now();
-                    }
-                }
-                Duration::from_nanos(total_ns.load(Ordering::Relaxed))
-            });
-        });
-        stop.store(true, Ordering::Release);
-    });
-}
-
-criterion_group!(benches, store, round, hand_over);
+criterion_group!(benches, store, round);
 criterion_main!(benches);

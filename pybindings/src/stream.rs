@@ -195,6 +195,14 @@ impl Stream {
         })
     }
 
+    /// Waits until the sidecar has begun what `seek` asked for, so that a named ring shows its readers nothing older.
+    fn settle(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
+        self.with(|inner| {
+            let stream = &mut inner.stream;
+            wait(py, Some(inner.place), |poll| stream.settle(timeout(timeout_s), poll))
+        })
+    }
+
     /// The next batch as (info, fields), or None at the end of the epoch. A field is a `Field` where its rows have one
     /// size, `Values` where they are bytes of any length, a list of (shape, `Field`) where they are arrays of any shape.
     /// `current` is the handle of the CUDA stream that is current, where the ring is page-locked: slots of dead batches go

@@ -88,7 +88,8 @@ impl Stream {
         let open = ClientMessage::Open { spec: Box::new(spec.clone()), indices, weights, quarantine };
         connection.send(&open, &descriptors)?;
         let info = wait_opened(&mut connection, timeout, poll)?;
-        let ring = RingReader::map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
+        let map = if info.ring_name.is_some() { RingReader::map_named } else { RingReader::map };
+        let ring = map(descriptors_of(&mut connection)?, &info.layout, info.slot_count)?;
         let cursor =
             Cursor { generation: 0, sequence: 0, epoch: 0, position: 0, batch: 0, batches: info.batches_per_epoch };
         let window =
@@ -147,6 +148,28 @@ impl Stream {
         self.taken = None;
         self.spills = Spills::default();
         Ok(())
+    }
+
+    /// Waits until the sidecar has begun what the last seek asked for: from then on a named ring shows those who read it
+    /// no older stream.
+    pub fn settle(&mut self, timeout: Duration, poll: &mut Poll<'_>) -> Result<()> {
+        self.check_process()?;
+        let started = Instant::now();
+        loop {
+            let signal = self.ring.signal();
+            if self.ring.generation() == self.cursor.generation {
+                return Ok(());
+            }
+            self.check_failure()?;
+            let (waited, waiting) = (started.elapsed(), self.waiting());
+            if waited > timeout {
+                return Err(Error::Stalled {
+                    message: format!("no seek within {:.1} s; waited for {waiting}", waited.as_secs_f64()),
+                });
+            }
+            poll(&waiting, waited)?;
+            self.ring.wait(signal, WAIT_SLICE)?;
+        }
     }
 
     /// Borrows the next batch; `None` at the end of the epoch, after which the next call starts the following one.

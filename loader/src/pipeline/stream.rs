@@ -10,9 +10,10 @@ use crate::batch::{BatchLayout, FieldRecipe, room};
 use crate::error::{Error, FaultReport, Result};
 use crate::plan::{Partition, Plan, PlanOptions, SampleId, Source};
 use crate::ring::layout::Control;
+use crate::ring::named::Label;
 use crate::ring::{BatchTicket, RingDescriptors, RingWriter, SealedSpill};
 use crate::shard::{Dataset, FieldSelector};
-use crate::spec::{JobSpec, OnError, OrderSpec};
+use crate::spec::{JobSpec, OnError, OrderSpec, RingKind};
 use crate::sys::budget::Reservation;
 use crate::sys::memory::Mebibytes;
 use crate::sys::topology::{self, PciId, Placement};
@@ -120,7 +121,14 @@ impl Stream {
         let index_memory = holdings.index(&dataset)?;
         let ring_memory = reserve_ring(&spec, &layout, holdings)?;
         let placement = placement(&spec, holdings.allowed_cores())?;
-        let (made, notices) = make_ring(&layout, spec.slots, placement.as_ref());
+        let make = || match spec.ring {
+            RingKind::Memfd => RingWriter::create(&layout, spec.slots),
+            RingKind::Named => {
+                let label = Label { job: &spec.name, rank: spec.rank, batches_per_epoch: plan.batch_count(0) };
+                RingWriter::create_named(&layout, spec.slots, &label)
+            }
+        };
+        let (made, notices) = make_ring(make, placement.as_ref());
         let (ring, descriptors) = made?;
         let epoch_rows = plan.batch_count(0).saturating_mul(u64::from(spec.batch_size));
         let stream = Self {
@@ -242,6 +250,7 @@ impl Stream {
     /// No more batches are wanted.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
+        self.ring.end();
     }
 
     /// Whether it was stopped.
@@ -284,11 +293,9 @@ fn placement(spec: &JobSpec, allowed_cores: &[u32]) -> Result<Option<Placement>>
 
 /// Makes a ring, on the memory node of its GPU where that is known; and tells where it is not.
 fn make_ring(
-    layout: &BatchLayout,
-    slots: u32,
+    make: impl Fn() -> Result<(RingWriter, RingDescriptors)> + Send,
     placement: Option<&Placement>,
 ) -> (Result<(RingWriter, RingDescriptors)>, Vec<String>) {
-    let make = || RingWriter::create(layout, slots);
     let (made, why) = match placement {
         None | Some(Placement::OneNode) => (make(), None),
         Some(Placement::Unknown(why)) => (make(), Some(why.clone())),

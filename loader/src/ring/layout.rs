@@ -1,11 +1,45 @@
 //! The control memory: a wire format between two processes of perhaps different builds.
 //!
+//! Numbers are of the machine's own byte order; offsets and sizes are bytes.
+//!
 //! ```text
-//!    0  Header          written once by the sidecar before it sends the descriptor
-//!   64  SidecarSignals  bumped by the sidecar
-//!  128  ClientSignals   written by the client
-//!  192  SlotRecord × slot_count, two cache lines each
+//!    0  Header, written once by the sidecar before anybody else looks
+//!         0  u64  magic "FEEDLINE"; stored last
+//!         8  u32  version
+//!        12  u32  slot_count
+//!        16  u64  slot_bytes
+//!        24  u32  description_offset: JSON about the ring, for readers that no message reaches; see `named`
+//!        28  u32  description_bytes; 0 where there is none
+//!        32  u64 × 4  BLAKE3 of the batch layout
+//!   64  SidecarSignals, written by the sidecar
+//!        64  u32  ready_signal: grows with every published batch, and with the three words below; futex, shared
+//!        68  u32  events: grows when a message for the client lies in the socket
+//!        72  u32  ended: 1 when nothing more will be published
+//!        76  u32  generation: the stream that batches belong to now; grows with every seek
+//!  128  ClientSignals, written by the one that takes batches
+//!       128  u32  waiting: 1 while it sleeps for want of a batch, else 0
+//!       132  u32  freed_signal: grows when it gave a slot back and has no eventfd to say so; futex, shared
+//!       136  u32  consumer: its process, 0 for nobody yet
+//!       140  u32  zero
+//!       144  u64  next_ticket: generation (high half) and sequence (low half) of the batch that it takes next
+//!  192  SlotRecord × slot_count
+//!         0  u64  state: bits 0-3 state (1 free, 2 filling, 3 ready, 4 held), 4-35 sequence, 36-63 generation; the last
+//!                 two are 0 in a slot that is free or filling
+//!         8  u64 × 2  trace: the sum of the rows' hashes
+//!        64  u64  epoch
+//!        72  u64  batch_index in the epoch
+//!        80  u64  first_position, 88 u64 end_position: in global samples
+//!        96  u32  row_count, 100 u32 status (1 ok, 2 failed: no rows, the report says why)
+//!       104  u32  fault_count, 108 u32 arena_used
+//!       112  u32  report_offset in the arena, 116 u32 report_bytes (JSON; 0 for none)
+//!       120  u32  values_used, 124 u32 spill_bytes: values that lie in memory which only a socket brings
+//! 192 + 128 × slot_count  the description
 //! ```
+//!
+//! Slot `i` of the payload starts at `i × slot_bytes`. Taking a batch is a compare-and-swap of its state word from ready
+//! to held with Acquire; giving it back one from held to free (1) with Release, then a bump of `freed_signal` with a
+//! futex wake, or a write to the eventfd. Waiting: load `ready_signal` with Acquire, look at the slots, sleep on it while
+//! it has that value, in turns of at most 100 ms, as a sidecar that was killed wakes nobody.
 //!
 //! Every word is atomic: either side may find any value there at any time. Each line has one side that writes it in
 //! normal life, so that the sides do not fight over it; only a slot's state line is both's.
@@ -13,6 +47,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{BatchDescriptor, BatchStatus, BatchTicket};
@@ -37,7 +72,8 @@ struct Header {
     version: AtomicU32,
     slot_count: AtomicU32,
     slot_bytes: AtomicU64,
-    reserved: AtomicU64,
+    description_offset: AtomicU32,
+    description_bytes: AtomicU32,
     layout_hash: [AtomicU64; 4],
 }
 
@@ -48,7 +84,11 @@ pub struct SidecarSignals {
     pub ready_signal: AtomicU32,
     /// Grows when a message for the client lies in the socket.
     pub events: AtomicU32,
-    padding: [AtomicU32; 14],
+    /// 1 when nothing more will be published.
+    pub ended: AtomicU32,
+    /// The stream that batches belong to now.
+    pub generation: AtomicU32,
+    padding: [AtomicU32; 12],
 }
 
 /// The client's words.
@@ -56,7 +96,14 @@ pub struct SidecarSignals {
 pub struct ClientSignals {
     /// 1 while the client sleeps for want of a batch, else 0.
     pub waiting: AtomicU32,
-    padding: [AtomicU32; 15],
+    /// Grows when a slot was given back by a client without the eventfd; a futex of the sidecar's.
+    pub freed_signal: AtomicU32,
+    /// The process that takes the batches of a named ring, 0 for nobody yet.
+    pub consumer: AtomicU32,
+    reserved: AtomicU32,
+    /// What the consumer of a named ring takes next: generation in the high half, sequence in the low one.
+    pub next_ticket: AtomicU64,
+    padding: [AtomicU64; 5],
 }
 
 /// One slot.
@@ -90,6 +137,7 @@ struct DescriptorLine {
 const _: () = assert!(size_of::<Header>() == 64);
 const _: () = assert!(size_of::<SidecarSignals>() == 64);
 const _: () = assert!(size_of::<ClientSignals>() == 64);
+const _: () = assert!(std::mem::offset_of!(ClientSignals, next_ticket) == 16);
 const _: () = assert!(size_of::<DescriptorLine>() == 64);
 const _: () = assert!(size_of::<SlotRecord>() == 128);
 
@@ -195,21 +243,44 @@ pub struct Control {
 }
 
 impl Control {
-    /// Size of the control memory for `slot_count` slots: whole pages of any kernel.
+    /// Size of the control memory for `slot_count` slots without a description: whole pages of any kernel.
     pub fn bytes(slot_count: u32) -> u64 {
-        (SLOTS_OFFSET as u64 + u64::from(slot_count) * size_of::<SlotRecord>() as u64).next_multiple_of(PAGE_BYTES)
+        Self::bytes_with(slot_count, 0)
     }
 
-    /// Maps control memory of exactly [`Control::bytes`].
+    /// Size of the control memory for `slot_count` slots and a description: whole pages of any kernel.
+    pub fn bytes_with(slot_count: u32, description_bytes: u32) -> u64 {
+        (Self::description_offset(slot_count) + u64::from(description_bytes)).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn description_offset(slot_count: u32) -> u64 {
+        SLOTS_OFFSET as u64 + u64::from(slot_count) * size_of::<SlotRecord>() as u64
+    }
+
+    /// Maps control memory of at least [`Control::bytes`].
     pub fn map(memory: BorrowedFd<'_>, slot_count: u32, on_fork: OnFork) -> io::Result<Self> {
         let bytes = usize::try_from(Self::bytes(slot_count)).map_err(io::Error::other)?;
         Ok(Self { mapping: SharedMapping::map(memory, bytes, on_fork)?, slot_count })
     }
 
-    /// Sidecar: fills fresh memory; every slot is free.
-    pub fn initialise(&self, slot_bytes: u64, layout_hash: LayoutHash) {
+    /// Takes a mapping of at least [`Control::bytes`].
+    pub(super) fn over(mapping: SharedMapping, slot_count: u32) -> Self {
+        assert!(mapping.bytes() as u64 >= Self::bytes(slot_count), "{} bytes of control memory", mapping.bytes());
+        Self { mapping, slot_count }
+    }
+
+    /// Sidecar: fills fresh memory; every slot is free. The memory has room for the description, which may be empty.
+    pub fn initialise(&self, slot_bytes: u64, layout_hash: LayoutHash, description: &[u8]) {
+        let offset = Self::description_offset(self.slot_count) as usize;
+        assert!(offset + description.len() <= self.mapping.bytes(), "a description of {} bytes", description.len());
+        // SAFETY: within the mapping, by the assert above.
+        let place = unsafe { self.mapping.start().add(offset) };
+        // SAFETY: `place` is valid for that many bytes, by the assert above, and `description` is private memory.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(description).cast(), description.len()) };
         let header = self.header();
-        header.magic.store(MAGIC, Ordering::Relaxed);
+        // Both small: a description has its bound, and there are few slots.
+        header.description_offset.store(offset as u32, Ordering::Relaxed);
+        header.description_bytes.store(description.len() as u32, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.slot_count.store(self.slot_count, Ordering::Relaxed);
         header.slot_bytes.store(slot_bytes, Ordering::Relaxed);
@@ -219,6 +290,8 @@ impl Control {
         for slot in 0..self.slot_count {
             self.slot(slot).state.store(super::state::FREE, Ordering::Relaxed);
         }
+        // Release: pairs with an Acquire of whoever attaches by name, and so can come at any time.
+        header.magic.store(MAGIC, Ordering::Release);
     }
 
     /// Client: refuses a ring that means other bytes than we do.
@@ -232,7 +305,8 @@ impl Control {
                 "the ring's {what} is {found:#x}, expected {expected:#x}: install the same Feedline on both sides"
             )))
         };
-        equal("magic", header.magic.load(Ordering::Relaxed), MAGIC)?;
+        // Acquire: pairs with the Release in `initialise`.
+        equal("magic", header.magic.load(Ordering::Acquire), MAGIC)?;
         equal("version", header.version.load(Ordering::Relaxed).into(), VERSION.into())?;
         equal("slot count", header.slot_count.load(Ordering::Relaxed).into(), self.slot_count.into())?;
         equal("slot size", header.slot_bytes.load(Ordering::Relaxed), slot_bytes)?;

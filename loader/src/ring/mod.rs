@@ -2,14 +2,16 @@
 //!
 //! [`RingWriter`] is the sidecar's end, [`RingReader`] the client's. A slot is free → filling → ready → held → free;
 //! [`state`] is that life as arithmetic on one word, [`layout`] the bytes on the wire, [`bump`] how room of varying size
-//! is handed out. Values for which a slot has no room lie in memory made for that batch alone, its spill; it is sealed,
+//! is handed out, [`named`] rings that are found by name. Values for which a slot has no room lie in memory made for that batch alone, its spill; it is sealed,
 //! passed to the client, and gone with the batch. What a batch looks like inside a slot is [`crate::batch`]'s, how the descriptors travel is [`crate::serve`]'s.
 //!
 //! The sidecar trusts nothing that it reads back: what it needs to know about a slot it keeps in private memory, and a
 //! state word that can not be is a [`RingFault`], which ends that client and nobody else.
 
 pub mod bump;
+mod doorbell;
 pub mod layout;
+pub mod named;
 mod reader;
 mod reserved;
 mod spill;
@@ -19,6 +21,8 @@ mod writer;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod named_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -12,12 +12,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::layout::{ArenaUse, Control};
-use super::writer::RingDescriptors;
+use super::writer::{RingDescriptors, pack};
 use super::{BatchDescriptor, BatchTicket, SlotIndex, state};
 use crate::batch::{BatchLayout, RowEntry, RowForm};
 use crate::error::{Error, Result};
 use crate::spec::SLOTS_MAX;
 use crate::sys::shared::{OnFork, SharedMapping};
+use crate::sys::sigbus::Guard;
 use crate::sys::{eventfd, futex, memfd};
 
 /// How a wait ended.
@@ -34,6 +35,8 @@ pub enum WaitOutcome {
 pub struct RingReader {
     /// Dropped before the payload is unmapped, as fields are dropped in order.
     guard: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// Where the ring has a name, others can cut its memory: then the loss of pages is survived, and told.
+    lost: Option<[Guard; 2]>,
     payload: SharedMapping,
     control: Control,
     freed: OwnedFd,
@@ -44,6 +47,22 @@ pub struct RingReader {
 impl RingReader {
     /// Maps a received ring after checking that it is what `layout` says and can not shrink.
     pub fn map(descriptors: RingDescriptors, layout: &BatchLayout, slot_count: u32) -> Result<Arc<Self>> {
+        Self::map_checked(descriptors, layout, slot_count, Memory::Sealed)
+    }
+
+    /// Maps a received named ring, which can shrink: lost pages are replaced by zeros, and end it with an error.
+    ///
+    /// One process takes its batches; the first [`RingReader::take`] makes that this one, or refuses.
+    pub fn map_named(descriptors: RingDescriptors, layout: &BatchLayout, slot_count: u32) -> Result<Arc<Self>> {
+        Self::map_checked(descriptors, layout, slot_count, Memory::Named)
+    }
+
+    fn map_checked(
+        descriptors: RingDescriptors,
+        layout: &BatchLayout,
+        slot_count: u32,
+        kind: Memory,
+    ) -> Result<Arc<Self>> {
         layout.check()?;
         if slot_count == 0 || slot_count > SLOTS_MAX {
             return Err(Error::protocol(format!("a ring has 1 to {SLOTS_MAX} slots, got {slot_count}")));
@@ -54,23 +73,34 @@ impl RingReader {
             .checked_mul(u64::from(slot_count))
             .filter(|bytes| isize::try_from(*bytes).is_ok())
             .ok_or_else(|| Error::protocol(format!("{slot_count} slots of {} bytes overflow", layout.slot_bytes)))?;
-        let sealed = |memory: &OwnedFd, bytes: u64| {
-            memfd::check_sealed(memory.as_fd(), bytes)
-                .map_err(|error| Error::protocol(format!("refused the ring's memory: {error}")))
+        let check = |memory: &OwnedFd, bytes: u64| {
+            let checked = match kind {
+                Memory::Sealed => memfd::check_sealed(memory.as_fd(), bytes),
+                Memory::Named => memfd::check_size(memory.as_fd(), bytes),
+            };
+            checked.map_err(|error| Error::protocol(format!("refused the ring's memory: {error}")))
         };
-        sealed(&payload, payload_bytes)?;
-        sealed(&control, Control::bytes(slot_count))?;
+        check(&payload, payload_bytes)?;
+        check(&control, Control::bytes(slot_count))?;
         let map = |error| Error::system("map the ring", error);
         let control = Control::map(control.as_fd(), slot_count, OnFork::Leave).map_err(map)?;
-        control.verify(layout.slot_bytes, layout.layout_hash())?;
         let payload = SharedMapping::map(payload.as_fd(), payload_bytes as usize, OnFork::Leave).map_err(map)?;
+        let lost = match kind {
+            Memory::Sealed => None,
+            Memory::Named => Some([Guard::of(&payload).map_err(map)?, Guard::of(control.mapping()).map_err(map)?]),
+        };
+        // Guarded already: this is the first look inside.
+        control.verify(layout.slot_bytes, layout.layout_hash())?;
         let (guard, slots_held) = (OnceLock::new(), AtomicU32::new(0));
-        Ok(Arc::new(Self { guard, payload, control, freed, layout: layout.clone(), slots_held }))
+        Ok(Arc::new(Self { guard, lost, payload, control, freed, layout: layout.clone(), slots_held }))
     }
 
     /// The batch `ticket`, if it is ready. Gives back what waits of older streams on the way.
     pub fn take(self: &Arc<Self>, ticket: BatchTicket) -> Result<Option<HeldSlot>> {
         self.check_owner()?;
+        if let Some(lost) = &self.lost {
+            self.claim(lost, ticket)?;
+        }
         let mut taken = None;
         for index in 0..self.control.slot_count() {
             let record = self.control.slot(index);
@@ -86,9 +116,31 @@ impl RingReader {
             }
         }
         let Some(mut slot) = taken else { return Ok(None) };
+        if self.lost.is_some() {
+            // Release: for another that goes on from here, should this process end.
+            self.control.client().next_ticket.store(pack(ticket) + 1, Ordering::Release);
+        }
         let record = self.control.slot(slot.index);
         slot.batch = Some(record.read(ticket, &self.layout)?);
         Ok(Some(slot))
+    }
+
+    /// Makes this process the one that takes the batches of a named ring, and checks that all of it is there.
+    fn claim(&self, lost: &[Guard; 2], ticket: BatchTicket) -> Result<()> {
+        let own = std::process::id();
+        let consumer = &self.control.client().consumer;
+        let found = consumer.compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+        let pages: u32 = lost.iter().map(Guard::faults).sum();
+        match found {
+            _ if pages > 0 => Err(Error::protocol(format!(
+                "{pages} pages of the named ring's memory were lost before {ticket}: another process of this user cut it; \
+                 open a new one"
+            ))),
+            Err(other) if other != own => Err(Error::config(format!(
+                "process {other} takes the batches of this named ring: one process does; open another stream here"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The number to give to [`RingReader::wait`]. Read it *before* [`RingReader::take`] and
@@ -122,6 +174,15 @@ impl RingReader {
         }
         // Acquire: pairs with the Release in `RingWriter::notify_events`.
         self.control.sidecar().events.load(Ordering::Acquire)
+    }
+
+    /// The stream that batches belong to now, as the sidecar says.
+    pub fn generation(&self) -> u32 {
+        if self.check_owner().is_err() {
+            return 0;
+        }
+        // Acquire: pairs with the Release in `RingWriter::reclaim_ready`.
+        self.control.sidecar().generation.load(Ordering::Acquire)
     }
 
     /// Slots that hold a finished batch which nobody has taken yet.
@@ -182,6 +243,15 @@ impl RingReader {
         let signalled = eventfd::signal(self.freed.as_fd());
         debug_assert!(signalled.is_ok(), "{signalled:?}");
     }
+}
+
+/// What keeps the memory of a ring as long as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// The kernel: its size is sealed.
+    Sealed,
+    /// Nobody.
+    Named,
 }
 
 /// A batch that this process holds; dropped, its slot goes back to the sidecar.
@@ -413,7 +483,8 @@ impl Drop for HeldSlot {
             return;
         }
         let released = state::release(&self.ring.control.slot(self.index).state, self.ticket);
-        debug_assert!(released.is_ok(), "slot {}: held, yet {released:x?}", self.index);
+        // A named ring's word may be lost, or another process's work.
+        debug_assert!(released.is_ok() || self.ring.lost.is_some(), "slot {}: held, yet {released:x?}", self.index);
         self.ring.slots_held.fetch_sub(1, Ordering::Relaxed);
         self.ring.signal_freed();
     }

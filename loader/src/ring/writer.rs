@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+use super::doorbell::Doorbell;
 use super::layout::Control;
+use super::named::{Label, NamedMemory};
 use super::reserved::{self, Reserved};
 use super::state::{self, Lent};
 use super::writable::WritableSlot;
@@ -66,17 +68,27 @@ pub(super) struct PrivateSlot {
 /// The sidecar's end.
 #[derive(Debug)]
 pub struct RingWriter {
-    // Guards go before the mappings that they guard: fields drop in this order.
+    // The thread goes before the guards, and those before the mappings that they guard: fields drop in this order.
+    doorbell: Option<Doorbell>,
     payload_guard: Guard,
     control_guard: Guard,
     pub(super) payload: SharedMapping,
-    pub(super) control: Control,
+    pub(super) control: Arc<Control>,
     freed: OwnedFd,
     layout: BatchLayout,
     pub(super) slots: Box<[PrivateSlot]>,
     /// The first broken state word, as (slot + 1, found, expected); 0 in the first for none.
     broken: [AtomicU64; 3],
+    name: Option<Name>,
     _reserved: Reserved,
+}
+
+/// What a named ring has beside others.
+#[derive(Debug)]
+struct Name {
+    name: String,
+    /// See [`super::named`].
+    _alive: OwnedFd,
 }
 
 impl RingWriter {
@@ -93,45 +105,42 @@ impl RingWriter {
         slot_count: u32,
         memory: &MemoryReport,
     ) -> Result<(Self, RingDescriptors)> {
-        if slot_count == 0 || slot_count > SLOTS_MAX {
-            return Err(Error::config(format!("a ring has 1 to {SLOTS_MAX} slots, got {slot_count}")));
-        }
-        let control_bytes = Control::bytes(slot_count);
-        let payload_bytes = layout
-            .slot_bytes
-            .checked_mul(u64::from(slot_count))
-            .filter(|bytes| isize::try_from(*bytes).is_ok())
-            .ok_or_else(|| Error::config(format!("{slot_count} slots of {} bytes overflow", layout.slot_bytes)))?;
-        let refusal = |reason: String| Error::Resources {
-            message: format!(
-                "the ring needs {slot_count} slots x {} = {}, but {reason} ({memory}): lower the number of slots or the \
-                 batch size, or raise the memory limit",
-                Mebibytes(layout.slot_bytes),
-                Mebibytes(payload_bytes)
-            ),
-        };
-        let missing_bytes = reserved::missing_bytes();
-        let free_bytes = memory.free_bytes().map(|bytes| bytes.saturating_sub(missing_bytes));
-        if let Some(free_bytes) = free_bytes.filter(|&free| free < payload_bytes.saturating_add(control_bytes)) {
-            let holes = match missing_bytes {
-                0 => String::new(),
-                bytes => format!(", as holes that clients made in other rings will take {} back", Mebibytes(bytes)),
-            };
-            return Err(refusal(format!("only {} can be had{holes}", Mebibytes(free_bytes))));
-        }
+        let payload_bytes = check_memory(layout, slot_count, memory)?;
         let reserve = |name: &str, bytes: u64| {
             memfd::create_reserved(name, bytes).map_err(|error| match error.raw_os_error() {
-                Some(libc::ENOSPC | libc::ENOMEM) => refusal(format!("reserving it failed: {error}")),
+                Some(libc::ENOSPC | libc::ENOMEM) => {
+                    refusal(layout, slot_count, memory, &format!("reserving it failed: {error}"))
+                }
                 _ => Error::system("make shared memory for a ring", error),
             })
         };
         let payload = reserve("feedline-payload", payload_bytes)?;
-        let control = reserve("feedline-control", control_bytes)?;
-        let freed = eventfd::create().map_err(|error| Error::system("make an eventfd", error))?;
-        let own_freed = freed.try_clone().map_err(|error| Error::system("duplicate an eventfd", error))?;
+        let control = reserve("feedline-control", Control::bytes(slot_count))?;
+        let (freed, own_freed) = make_freed()?;
         let writer = Self::over(layout, slot_count, payload.as_fd(), control.as_fd(), own_freed)
             .map_err(|error| Error::system("map a ring", error))?;
         Ok((writer, RingDescriptors { payload, control, freed }))
+    }
+
+    /// Makes a ring in named segments, which others of this user can attach to, with all its memory reserved.
+    ///
+    /// Refuses as [`RingWriter::create`] does, and when the file system of named segments cannot hold it.
+    pub fn create_named(layout: &BatchLayout, slot_count: u32, label: &Label<'_>) -> Result<(Self, RingDescriptors)> {
+        check_memory(layout, slot_count, &MemoryReport::read())?;
+        let NamedMemory { name, slots, control, slots_memory, control_memory, description, alive } =
+            NamedMemory::create(layout, slot_count, label)?;
+        let (freed, own_freed) = make_freed()?;
+        let heard = freed.try_clone().map_err(|error| Error::system("duplicate an eventfd", error))?;
+        let make = || {
+            let reserved = Reserved::new(slots_memory.as_fd())?;
+            let control = Control::over(control, slot_count);
+            let mut writer = Self::in_memory(layout, slots, control, own_freed, reserved, &description)?;
+            writer.name = Some(Name { name, _alive: alive });
+            writer.doorbell = Some(Doorbell::start(Arc::clone(&writer.control), heard)?);
+            Ok(writer)
+        };
+        let writer = make().map_err(|error: std::io::Error| Error::system("map a named ring", error))?;
+        Ok((writer, RingDescriptors { payload: slots_memory, control: control_memory, freed }))
     }
 
     /// A ring in given memory of the right size.
@@ -146,13 +155,20 @@ impl RingWriter {
         let reserved = Reserved::new(payload)?;
         let payload = SharedMapping::map(payload, payload_bytes, OnFork::Leave)?;
         let control = Control::map(control, slot_count, OnFork::Leave)?;
-        let guard = |mapping: &SharedMapping| {
-            let start = mapping.start().addr().get();
-            Guard::new(start..start + mapping.bytes())
-        };
-        let (payload_guard, control_guard) = (guard(&payload)?, guard(control.mapping())?);
-        control.initialise(layout.slot_bytes, layout.layout_hash());
-        let slots = (0..slot_count)
+        Self::in_memory(layout, payload, control, freed, reserved, &[])
+    }
+
+    fn in_memory(
+        layout: &BatchLayout,
+        payload: SharedMapping,
+        control: Control,
+        freed: OwnedFd,
+        reserved: Reserved,
+        description: &[u8],
+    ) -> std::io::Result<Self> {
+        let (payload_guard, control_guard) = (Guard::of(&payload)?, Guard::of(control.mapping())?);
+        control.initialise(layout.slot_bytes, layout.layout_hash(), description);
+        let slots = (0..control.slot_count())
             .map(|_| PrivateSlot {
                 life: AtomicU8::new(PRIVATE_FREE),
                 ticket: AtomicU64::new(0),
@@ -162,16 +178,30 @@ impl RingWriter {
             })
             .collect();
         Ok(Self {
+            doorbell: None,
             payload_guard,
             control_guard,
             payload,
-            control,
+            control: Arc::new(control),
             freed,
             layout: layout.clone(),
             slots,
             broken: Default::default(),
+            name: None,
             _reserved: reserved,
         })
+    }
+
+    /// The name of a named ring: its segments are this and `.slots` or `.control`.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_ref().map(|name| name.name.as_str())
+    }
+
+    /// Tells readers that nothing more will be published, and wakes them.
+    pub fn end(&self) {
+        // Release: pairs with the Acquire of a reader, which then looks once more for what was published before.
+        self.control.sidecar().ended.store(1, Ordering::Release);
+        self.bump();
     }
 
     /// A free slot, if there is one. Called by one thread at a time; it never waits.
@@ -251,9 +281,12 @@ impl RingWriter {
         self.bump();
     }
 
-    /// Takes back every batch that waits and belongs to an older stream; those that the client took first stay with
+    /// Begins stream `older_than_generation`: takes back every batch that waits and belongs to an older one; those that the client took first stay with
     /// it. Returns how many.
     pub fn reclaim_ready(&self, older_than_generation: u32) -> u32 {
+        // Release: pairs with the Acquire of a reader that no message tells of the seek.
+        self.control.sidecar().generation.store(older_than_generation, Ordering::Release);
+        self.bump();
         let mut reclaimed = 0;
         for (index, slot) in self.slots.iter().enumerate() {
             if slot.life.load(Ordering::Acquire) != PRIVATE_LENT {
@@ -322,6 +355,54 @@ impl RingWriter {
         let woken = futex::wake_all(signal);
         debug_assert!(woken.is_ok(), "{woken:?}");
     }
+}
+
+impl Drop for RingWriter {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Refuses what memory cannot hold, before any page is touched; else the bytes of all slots.
+fn check_memory(layout: &BatchLayout, slot_count: u32, memory: &MemoryReport) -> Result<u64> {
+    if slot_count == 0 || slot_count > SLOTS_MAX {
+        return Err(Error::config(format!("a ring has 1 to {SLOTS_MAX} slots, got {slot_count}")));
+    }
+    let payload_bytes = layout
+        .slot_bytes
+        .checked_mul(u64::from(slot_count))
+        .filter(|bytes| isize::try_from(*bytes).is_ok())
+        .ok_or_else(|| Error::config(format!("{slot_count} slots of {} bytes overflow", layout.slot_bytes)))?;
+    let missing_bytes = reserved::missing_bytes();
+    let free_bytes = memory.free_bytes().map(|bytes| bytes.saturating_sub(missing_bytes));
+    let needed_bytes = payload_bytes.saturating_add(Control::bytes(slot_count));
+    if let Some(free_bytes) = free_bytes.filter(|&free| free < needed_bytes) {
+        let holes = match missing_bytes {
+            0 => String::new(),
+            bytes => format!(", as holes that clients made in other rings will take {} back", Mebibytes(bytes)),
+        };
+        let reason = format!("only {} can be had{holes}", Mebibytes(free_bytes));
+        return Err(refusal(layout, slot_count, memory, &reason));
+    }
+    Ok(payload_bytes)
+}
+
+fn refusal(layout: &BatchLayout, slot_count: u32, memory: &MemoryReport, reason: &str) -> Error {
+    Error::Resources {
+        message: format!(
+            "the ring needs {slot_count} slots x {} = {}, but {reason} ({memory}): lower the number of slots or the batch \
+             size, or raise the memory limit",
+            Mebibytes(layout.slot_bytes),
+            Mebibytes(layout.slot_bytes * u64::from(slot_count))
+        ),
+    }
+}
+
+/// The client's descriptor of what it signals when it gives a slot back, and the sidecar's.
+fn make_freed() -> Result<(OwnedFd, OwnedFd)> {
+    let freed = eventfd::create().map_err(|error| Error::system("make an eventfd", error))?;
+    let own_freed = freed.try_clone().map_err(|error| Error::system("duplicate an eventfd", error))?;
+    Ok((freed, own_freed))
 }
 
 pub(super) fn pack(ticket: BatchTicket) -> u64 {

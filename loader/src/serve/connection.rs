@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -22,11 +23,15 @@ use crate::pipeline::{Stream, StreamEvent, StreamOptions};
 use crate::plan::{MixPart, Source};
 use crate::ring::{BatchTicket, RingDescriptors, SealedSpill};
 use crate::shard::{Dataset, IndexProgress};
-use crate::spec::{JobSpec, MixSpec};
+use crate::spec::{JobSpec, MixSpec, RingKind};
+use crate::sys::memory::{Mebibytes, MemoryReport};
 use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
 const LIST_BYTES_MAX: u64 = 8 << 30;
+
+/// Longest wait for a client's first message: whoever connects and says nothing keeps a descriptor no longer.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Most messages carry none.
 const NO_DESCRIPTORS: &[OwnedFd] = &[];
@@ -66,12 +71,19 @@ impl Connection {
         self.check_peer()?;
         let pidfd = socket::peer_pidfd(self.socket.as_fd()).and_then(|pidfd| watch::readable(pidfd).ok());
         let (events, mut stream_events) = unbounded_channel();
+        let hello = tokio::time::sleep(HELLO_TIMEOUT);
+        tokio::pin!(hello);
+        let mut has_spoken = false;
         loop {
             let event = tokio::select! {
                 message = self.receive() => message?.map_or(Event::Gone, Event::Message),
+                () = &mut hello, if !has_spoken => {
+                    return Err(Error::protocol(format!("no message within {} s", HELLO_TIMEOUT.as_secs())));
+                }
                 Some(event) = stream_events.recv() => Event::Stream(event),
                 () = process_end(pidfd.as_ref()) => Event::Gone,
             };
+            has_spoken = true;
             match event {
                 Event::Gone => return Ok(()),
                 Event::Stream(StreamEvent::Failed(error)) => return self.end_stream(error).await,
@@ -147,6 +159,7 @@ impl Connection {
         pidfd: Option<&AsyncFd<OwnedFd>>,
     ) -> Result<()> {
         spec.check()?;
+        check_ring(spec.ring, &self.service.options.allow_uids)?;
         let labels = spec.rules.labels.iter().map(|labels| labels.path.clone());
         let read: Vec<PathBuf> = spec.shards.iter().cloned().chain(labels).collect();
         check_roots(&read, &self.service.options.allow_roots)?;
@@ -215,6 +228,7 @@ impl Connection {
             reader: self.service.pipeline.reader(),
             decoder: decode::identity(&spec.fields),
             sidecar_pid: std::process::id(),
+            ring_name: stream.ring().name().map(str::to_owned),
         }
     }
 
@@ -229,6 +243,16 @@ impl Connection {
             self.descriptors.pop_front().ok_or_else(|| Error::protocol("a list was announced and not attached"))?;
         let bytes = count.checked_mul(N as u64).filter(|bytes| *bytes <= LIST_BYTES_MAX);
         let bytes = bytes.ok_or_else(|| Error::protocol(format!("a list of {count} entries is over the limit")))?;
+        let memory = MemoryReport::read();
+        // It is held twice, as bytes and as numbers, while it is taken in.
+        if memory.free_bytes().is_some_and(|free_bytes| free_bytes / 2 < bytes) {
+            let message = format!(
+                "a list of {count} entries takes 2 x {} while it is read, which cannot be had ({memory}): attach a shorter \
+                 one, or raise the memory limit",
+                Mebibytes(bytes)
+            );
+            return Err(Error::Resources { message });
+        }
         let contents = memfd::read_contents(&descriptor, bytes)
             .map_err(|source| Error::protocol(format!("the attached list cannot be read: {source}")))?;
         Ok(Some(contents.chunks_exact(N).map(|entry| decode(entry.try_into().expect("N bytes"))).collect()))
@@ -344,6 +368,17 @@ async fn process_end(pidfd: Option<&AsyncFd<OwnedFd>>) {
         Some(pidfd) => drop(pidfd.readable().await),
         None => std::future::pending().await,
     }
+}
+
+/// Named memory cannot be sealed, so a service of several users makes none.
+fn check_ring(ring: RingKind, allow_uids: &[u32]) -> Result<()> {
+    if ring == RingKind::Named && !allow_uids.is_empty() {
+        return Err(Error::config(
+            "ring=\"named\" is not for a service that admits other users (--allow-uid): named memory cannot be sealed, so \
+             that what one process does to it could reach others; use ring=\"memfd\", or a sidecar of your own",
+        ));
+    }
+    Ok(())
 }
 
 /// Lists that came with a job.

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use crate::error::{Error, Result};
 use crate::pipeline::{Pipeline, PipelineOptions, Stream};
 use crate::read::ReaderChoice;
+use crate::ring::named;
 use crate::shard::Links;
 use crate::sys::cores::CoreReport;
 use crate::telemetry::WaitSampler;
@@ -124,6 +125,7 @@ async fn run(options: ServeOptions, ready: impl FnOnce(&ServeReport)) -> Result<
         Some(address) => Some(metrics::listen(address).await?),
         None => None,
     };
+    named::sweep();
     let pipeline = Pipeline::start(PipelineOptions {
         workers,
         reader: options.reader,

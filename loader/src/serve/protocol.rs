@@ -148,6 +148,9 @@ pub struct StreamInfo {
     pub decoder: String,
     /// The sidecar's process.
     pub sidecar_pid: u32,
+    /// The ring's name, where it has one: its segments are this and `.slots` or `.control`.
+    #[serde(default)]
+    pub ring_name: Option<String>,
 }
 
 impl StreamInfo {
@@ -155,8 +158,9 @@ impl StreamInfo {
     pub fn batches_from(&self, position: u64) -> u64 {
         let remaining = self.epoch_positions.saturating_sub(position);
         match self.tail {
-            Tail::Drop => remaining / self.global_batch,
-            Tail::Short | Tail::Pad => remaining.div_ceil(self.global_batch),
+            // The other side's word may be 0.
+            Tail::Drop => remaining / self.global_batch.max(1),
+            Tail::Short | Tail::Pad => remaining.div_ceil(self.global_batch.max(1)),
         }
     }
 }

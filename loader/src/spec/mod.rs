@@ -95,6 +95,20 @@ pub struct JobSpec {
     pub error_budget: f64,
     /// Slots of the ring.
     pub slots: u32,
+    /// Where the ring lies.
+    #[serde(default)]
+    pub ring: RingKind,
+}
+
+/// Where a ring lies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RingKind {
+    /// In sealed memory without a name, which travels over the socket.
+    #[default]
+    Memfd,
+    /// In named segments of POSIX shared memory, for readers that cannot be handed a descriptor.
+    Named,
 }
 
 /// How shards are understood, where there is a choice. An index depends on it.

@@ -59,13 +59,22 @@ pub fn with_contents(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(memory)
 }
 
-/// Copies the first `bytes` of a file that another process made, and may still change, into private memory.
+/// Copies the first `bytes` of memory that another process made, and may still change, into private memory.
+///
+/// It must be memory, as another kind of file could make the reading wait for ever, and all there: a hole costs nobody
+/// anything until it is read.
 pub fn read_contents(memory: &OwnedFd, bytes: u64) -> io::Result<Vec<u8>> {
-    let found = u64::try_from(rustix::fs::fstat(memory)?.st_size).unwrap_or(0);
-    if found < bytes {
+    /// Unit of `st_blocks`, whatever the file system.
+    const BLOCK_BYTES: u64 = 512;
+    rustix::fs::fcntl_get_seals(memory)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "it is no memory but another kind of file"))?;
+    let stat = rustix::fs::fstat(memory)?;
+    let found = u64::try_from(stat.st_size).unwrap_or(0);
+    let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
+    if found < bytes || allocated < bytes {
         return Err(io::Error::new(
             io::ErrorKind::UnexpectedEof,
-            format!("{found} bytes where {bytes} were announced"),
+            format!("{found} bytes, of which {allocated} have pages, where {bytes} were announced"),
         ));
     }
     let mut contents = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
@@ -88,6 +97,15 @@ pub fn reserve(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
         offset += piece;
     }
     Ok(())
+}
+
+/// Checks that memory received from another process has at least `bytes`, now.
+pub fn check_size(memory: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let found = rustix::fs::fstat(memory)?.st_size;
+    if u64::try_from(found).is_ok_and(|found| found >= bytes) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("the shared memory has {found} bytes, needs {bytes}")))
 }
 
 /// Checks that a memfd received from another process has exactly `bytes` and can never change its size.
@@ -123,6 +141,25 @@ mod tests {
         assert!(rustix::fs::ftruncate(&memory, 4 << 20).is_err(), "grown in spite of the seal");
         let wrong = check_sealed(memory.as_fd(), 4 << 20).expect_err("another size");
         assert!(wrong.to_string().contains("3145728 bytes, needs 4194304"), "{wrong}");
+    }
+
+    #[test]
+    fn only_memory_that_is_there_is_read() {
+        let list = with_contents("feedline-test", &[7; 5000]).expect("memfd");
+        assert_eq!(read_contents(&list, 5000).expect("whole"), [7; 5000]);
+        assert_eq!(read_contents(&list, 10).expect("its start"), [7; 10]);
+        let check = |memory: &OwnedFd, bytes: u64, words: &str| {
+            let refused = read_contents(memory, bytes).expect_err(words).to_string();
+            assert!(refused.contains(words), "{refused}");
+        };
+        check(&list, 5001, "5000 bytes, of which 8192 have pages, where 5001 were announced");
+        rustix::fs::ftruncate(&list, 8 << 30).expect("a hole");
+        check(&list, 8 << 30, "of which 8192 have pages");
+        let file = OwnedFd::from(tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("file"));
+        rustix::fs::ftruncate(&file, 5000).expect("size");
+        check(&file, 10, "another kind of file");
+        let (reader, _writer) = std::io::pipe().expect("pipe");
+        check(&OwnedFd::from(reader), 0, "another kind of file");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod lmdb;
 pub mod map;
 pub mod memfd;
 pub mod memory;
+pub mod segment;
 pub mod shared;
 pub mod sigbus;
 pub mod simd;

@@ -4,10 +4,12 @@
 #![expect(unsafe_code, reason = "mmap and munmap")]
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use shared_memory::Shmem;
 
 /// Whether children made by fork get the mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,17 @@ pub struct SharedMapping {
     start: NonNull<u8>,
     bytes: usize,
     owner: u32,
+    /// The segment that the mapping belongs to, where that has a name: dropped, it unmaps and unlinks.
+    named: Option<ManuallyDrop<Segment>>,
+}
+
+/// A named segment's owner.
+struct Segment(Shmem);
+
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.0.get_os_id())
+    }
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; the type itself gives out only a pointer.
@@ -47,12 +60,26 @@ impl SharedMapping {
             )
         }?;
         let start = NonNull::new(start.cast()).expect("the kernel never places a mapping at 0 by itself");
-        let mapping = Self { start, bytes, owner: std::process::id() };
+        let mapping = Self { start, bytes, owner: std::process::id(), named: None };
+        mapping.set_on_fork(on_fork)?;
+        Ok(mapping)
+    }
+
+    /// Takes over the mapping of a named segment, with its name: both go when this is dropped.
+    pub fn of_segment(segment: Shmem, on_fork: OnFork) -> io::Result<Self> {
+        let start = NonNull::new(segment.as_ptr()).expect("the kernel never places a mapping at 0 by itself");
+        let (bytes, named) = (segment.len(), Some(ManuallyDrop::new(Segment(segment))));
+        let mapping = Self { start, bytes, owner: std::process::id(), named };
+        mapping.set_on_fork(on_fork)?;
+        Ok(mapping)
+    }
+
+    fn set_on_fork(&self, on_fork: OnFork) -> io::Result<()> {
         if on_fork == OnFork::Leave {
             // SAFETY: changes only what a later fork copies; `owner` keeps a child from using or unmapping the range.
-            unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
+            unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, Advice::LinuxDontFork) }?;
         }
-        Ok(mapping)
+        Ok(())
     }
 
     /// First byte; page-aligned.
@@ -76,6 +103,10 @@ impl Drop for SharedMapping {
         // In a forked child the range may belong to somebody else by now.
         if std::process::id() != self.owner {
             return;
+        }
+        if let Some(segment) = &mut self.named {
+            // SAFETY: dropped once, here, in the process that made it; nobody can use `start` after us, as below.
+            return unsafe { ManuallyDrop::drop(segment) };
         }
         // SAFETY: the range is ours since `map`, and nobody can use `start` after us: pointers are only used under
         // a borrow or an `Arc` of the mapping's owner.

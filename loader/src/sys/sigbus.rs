@@ -17,6 +17,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
 
+use super::shared::SharedMapping;
+
 /// Most ranges that can be guarded at once; two a ring.
 pub const RANGES_MAX: usize = 512;
 
@@ -62,6 +64,12 @@ impl Guard {
         ENTRIES[entry].faults.store(0, Ordering::Relaxed);
         set_bounds(&ENTRIES[entry], range.start, range.end);
         Ok(Self { entry })
+    }
+
+    /// Guards all of `mapping`.
+    pub fn of(mapping: &SharedMapping) -> io::Result<Self> {
+        let start = mapping.start().addr().get();
+        Self::new(start..start + mapping.bytes())
     }
 
     /// How many pages of the range have been lost. Loads that this thread made before have come from pages that are
@@ -223,7 +231,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::sys::shared::{OnFork, SharedMapping};
+    use crate::sys::shared::OnFork;
     use crate::sys::testing::in_child;
 
     const PAGES: usize = 8;
@@ -245,8 +253,7 @@ mod tests {
     }
 
     fn guard(mapping: &SharedMapping) -> Guard {
-        let start = mapping.start().addr().get();
-        Guard::new(start..start + mapping.bytes()).expect("guard")
+        Guard::of(mapping).expect("guard")
     }
 
     #[test]

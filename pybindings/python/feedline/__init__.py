@@ -43,6 +43,7 @@ from .loader import Loader
 from .migrate import MigrationError, from_dataloader
 from .mix import Mix
 from .mixing import CutMix, MixUp
+from .named import ServedRing
 from .output import Output
 from .transforms import (
     CenterCrop,
@@ -117,6 +118,7 @@ __all__ = [
     "Resize",
     "ResourceError",
     "SampleError",
+    "ServedRing",
     "ShardError",
     "SidecarExitError",
     "SlotsHeldError",

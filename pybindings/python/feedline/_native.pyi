@@ -161,6 +161,10 @@ class Stream:
         """
         Delivers `epoch` from global sample `position` on.
         """
+    def settle(self, /, timeout_s: SupportsFloat | SupportsIndex) -> None:
+        """
+        Waits until the sidecar has begun what `seek` asked for, so that a named ring shows its readers nothing older.
+        """
     def summary(self, /, timeout_s: SupportsFloat | SupportsIndex) -> str:
         """
         What was measured since the epoch began, as JSON: waits, rates, faults and the verdict.

@@ -22,6 +22,7 @@ from .fields import Field, Image, default_fields, field_specs
 from .iterator import BatchIterator
 from .mix import Mix
 from .mixing import BatchTransform, Mixing
+from .named import ServedRing
 from .output import Output
 
 logger = logging.getLogger("feedline")
@@ -84,6 +85,8 @@ class Loader:
         zero_copy: ``"auto"``: tensors are views of shared memory, except small ones (below 64 KiB a batch), and except
             while live batches hold all slots but two. ``"strict"`` raises SlotsHeldError then. ``"copy"`` always copies.
         slots: Slots of the ring, 4 to 64: how many batches may be ready or held. Each takes a batch's bytes.
+        ring: ``"memfd"``: the ring is sealed memory without a name. ``"named"``: it lies in named segments below
+            ``/dev/shm``, so that a program in another language reads its batches by name: see `serve_ring`.
         workers: Decode threads of a private sidecar; the usable cores less one by default.
         cache: Memory in which a private sidecar keeps encoded samples for later epochs, as in ``"8G"`` or a number of bytes;
             none by default. For shards that are read past the page cache, lie on a network file system, or are compressed:
@@ -160,6 +163,7 @@ class Loader:
         layout: Literal["NHWC", "NCHW"] = "NHWC",
         zero_copy: Literal["auto", "strict", "copy"] = "auto",
         slots: int | None = None,
+        ring: Literal["memfd", "named"] = "memfd",
         workers: int | None = None,
         cache: int | str | None = None,
         memory: int | str | None = None,
@@ -253,6 +257,7 @@ class Loader:
             "error_budget": arguments.share("error_budget", error_budget),
             "priority": arguments.job_priority(priority),
             "slots": arguments.slot_count(slots, prefetch_factor),
+            "ring": arguments.one_of("ring", ring, ("memfd", "named")),
         }
         if mix is not None:
             parts = [
@@ -337,6 +342,21 @@ class Loader:
             raise ValueError(f"the epoch has no batch left at {self._epochs.upcoming()}: (epoch, position)")
         self._put_back(connection)
         return self._deliver(*taken, Tally())
+
+    def serve_ring(self) -> ServedRing:
+        """Opens a stream whose batches another program takes, by the ring's name; needs ``ring="named"``.
+
+        It starts where the next iteration would. Iterations over this loader have streams and rings of their own, and do
+        not see those batches; nor does ``state_dict``.
+
+        Returns:
+            The ring, which is filled until it is closed or this process ends.
+        Raises:
+            ValueError: The loader has another ``ring``, a device, or a field whose rows have no one size.
+        """
+        ServedRing.check_job(self._job)
+        self.close()
+        return ServedRing(self._connect(self._epochs.upcoming()), self._job.timeout_s)
 
     @property
     def epoch(self) -> int:
