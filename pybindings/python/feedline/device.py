@@ -46,7 +46,12 @@ def pci_id(device: str | None, is_pinned: bool) -> str | None:
     if not torch.cuda.is_initialized():
         return None
     _, _, number = (device or "cuda").partition(":")
-    found = torch.cuda.get_device_properties(int(number) if number else torch.cuda.current_device())
+    try:
+        found = torch.cuda.get_device_properties(int(number) if number else torch.cuda.current_device())
+    except (AssertionError, RuntimeError) as error:
+        # No such device, most likely: who copies to it says so. Here it is about speed only.
+        logger.debug("the ring may be on another memory node than %s: %s", device or "the GPU", error)
+        return None
     parts = [getattr(found, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     if any(part is None for part in parts):
         return None
