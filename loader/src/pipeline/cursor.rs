@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::open_batch::{BatchPlace, OpenBatch};
+use super::stream::StreamEvent;
 use super::{Stream, Waker};
 use crate::error::{Error, Result};
 use crate::plan::EpochPlan;
@@ -21,6 +22,8 @@ pub(super) struct Cursor {
     open: Option<(Arc<OpenBatch>, u32)>,
     last_served: u64,
     is_unpacking: bool,
+    /// The end of the last drain that was told; no batch is opened any more.
+    drained_at: Option<BatchTicket>,
 }
 
 /// What [`Cursor::next_row`] found.
@@ -52,6 +55,7 @@ impl Cursor {
             open: None,
             last_served: 0,
             is_unpacking: false,
+            drained_at: None,
         })
     }
 
@@ -67,6 +71,20 @@ impl Cursor {
     /// Rows handed out when this stream was served last: smaller is longer ago, among streams of equal speed.
     pub(super) fn last_served(&self) -> u64 {
         self.last_served
+    }
+
+    /// Whether no batch is opened any more.
+    pub(super) fn is_draining(&self) -> bool {
+        self.drained_at.is_some()
+    }
+
+    /// Opens no more batches, and tells the connection which would have been next.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        let end = BatchTicket::new(self.generation, self.sequence)?;
+        if self.drained_at.replace(end) != Some(end) {
+            self.stream.tell(StreamEvent::Drains { end });
+        }
+        Ok(())
     }
 
     /// Whether the next row waits for its shard to be unpacked.
@@ -90,6 +108,7 @@ impl Cursor {
         self.batch_index = 0;
         self.sequence = 0;
         self.stream.set_generation(generation);
+        self.stream.places().sought(epoch, position);
         self.open = None;
         self.is_unpacking = false;
         self.stream.ring().reclaim_ready(generation);
@@ -119,6 +138,9 @@ impl Cursor {
     }
 
     fn open_batch(&mut self, waker: &Arc<Waker>) -> Result<Option<Arc<OpenBatch>>> {
+        if self.is_draining() {
+            return Ok(None);
+        }
         let acquired = self.stream.ring().acquire();
         let slot = acquired.map_err(|fault| Error::protocol(format!("the client broke its ring: {fault}")))?;
         let Some(slot) = slot else { return Ok(None) };
@@ -135,6 +157,7 @@ impl Cursor {
         let plan = self.plan.batch(self.batch_index);
         self.batch_index += 1;
         self.sequence += 1;
+        self.stream.places().opened(place.epoch, place.batch_index, plan.first_position, plan.end_position());
         Ok(Some(Arc::new(OpenBatch::new(self.stream.clone(), slot, plan, place, waker.clone()))))
     }
 }

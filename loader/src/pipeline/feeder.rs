@@ -38,8 +38,15 @@ const WAKER_KEY: u64 = 0;
 #[derive(Debug)]
 pub(super) enum Command {
     Add(Arc<Stream>),
-    Seek { stream: StreamId, generation: u32, epoch: u64, position: u64 },
+    Seek {
+        stream: StreamId,
+        generation: u32,
+        epoch: u64,
+        position: u64,
+    },
     Remove(StreamId),
+    /// Open no more batches, whatever comes.
+    Drain,
     Retry(Retry),
     Shutdown,
 }
@@ -97,6 +104,7 @@ pub(super) struct Feeder {
     queue_rows: u32,
     /// How often reads that had ended were taken in.
     wake: u64,
+    draining: bool,
     running: bool,
 }
 
@@ -134,6 +142,7 @@ impl Feeder {
             vacant: (0..rows).rev().collect(),
             queue_rows,
             wake: 0,
+            draining: false,
             running: true,
         })
     }
@@ -142,6 +151,7 @@ impl Feeder {
     pub(super) fn run(mut self) {
         let mut done = Vec::new();
         while self.running {
+            self.stages.feeder_turns.fetch_add(1, Relaxed);
             self.handle_commands();
             self.take_unpacked();
             let mut pause = self.read_ahead();
@@ -175,6 +185,7 @@ impl Feeder {
                 Command::Add(stream) => self.add(stream),
                 Command::Seek { stream, generation, epoch, position } => self.seek(stream, generation, epoch, position),
                 Command::Remove(stream) => self.remove(stream),
+                Command::Drain => self.drain(),
                 Command::Retry(retry) => self.retries.push_back(retry),
                 Command::Shutdown => self.running = false,
             }
@@ -186,13 +197,30 @@ impl Feeder {
         match watched.map_err(|source| Error::system("watch a ring", source)).and_then(|()| Cursor::new(stream.clone()))
         {
             Ok(cursor) => self.cursors.push(cursor),
-            Err(error) => stream.fail(error),
+            Err(error) => return stream.fail(error),
+        }
+        if self.draining {
+            self.drain();
+        }
+    }
+
+    /// What is begun is finished, and nothing else begins.
+    fn drain(&mut self) {
+        self.draining = true;
+        for cursor in &mut self.cursors {
+            if let Err(error) = cursor.drain() {
+                cursor.stream().fail(error);
+            }
         }
     }
 
     fn seek(&mut self, id: StreamId, generation: u32, epoch: u64, position: u64) {
         let Some(cursor) = self.cursors.iter_mut().find(|cursor| cursor.stream().id() == id) else { return };
-        if let Err(error) = cursor.seek(generation, epoch, position) {
+        let mut sought = cursor.seek(generation, epoch, position);
+        if self.draining {
+            sought = sought.and_then(|()| cursor.drain());
+        }
+        if let Err(error) = sought {
             cursor.stream().fail(error);
         }
     }
@@ -288,7 +316,7 @@ impl Feeder {
                 continue;
             }
             let counts = cursor.stream().ring().slots_by_state();
-            if !cursor.has_open_batch() && counts.free == 0 {
+            if !cursor.has_open_batch() && (counts.free == 0 || cursor.is_draining()) {
                 continue;
             }
             let need = (counts.ready, cursor.last_served(), index);
@@ -422,6 +450,7 @@ impl Feeder {
         pending.reads_left -= 1;
         let counters = pending.work.batch.stream.counters();
         counters.reads.fetch_add(1, Relaxed);
+        self.stages.steps_done.fetch_add(1, Relaxed);
         self.stages.reads_in_flight.store(self.reader.in_flight(), Relaxed);
         if pending.reads_left > 0 {
             return;

@@ -15,6 +15,8 @@ mod faults;
 mod feeder;
 mod files;
 mod open_batch;
+mod places;
+mod pulse;
 mod row;
 mod stream;
 mod unpacker;
@@ -30,6 +32,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 
 pub use faults::{FaultLedger, FaultTotals};
+pub use places::StreamPlace;
+pub use pulse::Pulse;
 pub use stream::{Stream, StreamEvent, StreamEvents, StreamOptions};
 
 use crate::error::{Error, Result};
@@ -65,6 +69,7 @@ pub struct Pipeline {
     reader: Arc<LiveReport>,
     feeder: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    abandoned: AtomicBool,
 }
 
 impl Pipeline {
@@ -95,7 +100,15 @@ impl Pipeline {
             }
         };
         let feeder = spawn("feedline-feeder".to_owned(), run)?;
-        Ok(Self { commands, waker, stages, reader: report, feeder: Some(feeder), workers: threads })
+        Ok(Self {
+            commands,
+            waker,
+            stages,
+            reader: report,
+            feeder: Some(feeder),
+            workers: threads,
+            abandoned: false.into(),
+        })
     }
 
     /// Begins to fill `stream`'s ring, from the start of epoch 0.
@@ -112,6 +125,27 @@ impl Pipeline {
     pub fn remove(&self, stream: &Arc<Stream>) {
         stream.stop();
         self.command(Command::Remove(stream.id()));
+    }
+
+    /// Opens no more batches for any stream. Those that are open are finished; each stream tells where it ends by
+    /// [`StreamEvent::Drains`], again after each seek.
+    pub fn drain(&self) {
+        self.command(Command::Drain);
+    }
+
+    /// Its end will not wait for its threads, one of which may be stuck: the process is about to end.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// A sign of life.
+    pub fn pulse(&self) -> Pulse {
+        Pulse::of(&self.stages)
+    }
+
+    /// Bytes of memory for what is between read and decode.
+    pub fn arena_bytes(&self) -> u64 {
+        ARENA_BYTES as u64
     }
 
     /// The state of the stages.
@@ -134,6 +168,9 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.command(Command::Shutdown);
+        if *self.abandoned.get_mut() {
+            return;
+        }
         // The feeder ends first: it drops the queue's only sender, which ends the workers.
         if let Some(feeder) = self.feeder.take() {
             let _ = feeder.join();

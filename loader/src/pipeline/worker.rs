@@ -68,6 +68,7 @@ impl Worker {
             if !work.batch.is_void() {
                 self.work_or_fail(work);
             }
+            self.stages.steps_done.fetch_add(1, Relaxed);
             self.wake_feeder();
         }
     }

@@ -8,6 +8,7 @@ pub mod cores;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
+pub mod inherited;
 pub mod jpeg;
 pub mod lmdb;
 pub mod map;
