@@ -18,8 +18,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedline_bench::cold::out_folder;
+use feedline_bench::machine::out_folder;
 use feedline_loader::batch::{BatchLayout, Dtype, FieldLayout};
+use feedline_loader::plan::trace::Trace;
 use feedline_loader::ring::named::Label;
 use feedline_loader::ring::{BatchDescriptor, BatchStatus, BatchTicket, RingDescriptors, RingReader, RingWriter};
 use feedline_loader::sys::socket;
@@ -192,6 +193,7 @@ impl Lane {
             row_count: ROWS,
             status: BatchStatus::Ok,
             fault_count: 0,
+            trace: Trace::default(),
         };
         slot.store(STAMP, 0, &now_ns().to_ne_bytes());
         slot.publish(descriptor, None);

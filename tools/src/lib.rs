@@ -7,6 +7,9 @@ mod convert;
 mod inspect;
 mod output;
 mod serve;
+mod serve_file;
+mod status;
+mod status_table;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -24,7 +27,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::ServeArguments),
+    Serve(Box<serve::ServeArguments>),
+    Status(status::StatusArguments),
     Convert(convert::ConvertArguments),
     Inspect(inspect::InspectArguments),
 }
@@ -40,7 +44,8 @@ pub fn main_from(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let done = match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };

@@ -62,7 +62,13 @@ impl Connection {
         }
         let mut connection = Self { socket, received: Vec::new(), descriptors: Vec::new(), sidecar_pid: 0 };
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        connection.send(&ClientMessage::Hello { protocol: PROTOCOL_VERSION, version }, &[])?;
+        if let Err(error) = connection.send(&ClientMessage::Hello { protocol: PROTOCOL_VERSION, version }, &[]) {
+            // Whoever refuses a client may be quicker than its hello; what it said then lies in the socket.
+            return Err(match connection.try_receive() {
+                Ok(Some(refusal)) => unexpected(refusal, "a welcome"),
+                _ => error,
+            });
+        }
         match connection.wait(timeout, poll, &Waiting::Connect)? {
             ServerMessage::Welcome { protocol: PROTOCOL_VERSION, pid, .. } => connection.sidecar_pid = pid,
             ServerMessage::Welcome { protocol, version, .. } => {
@@ -182,8 +188,8 @@ impl Anchor {
         self.connection.sidecar_pid
     }
 
-    /// Whether the sidecar still answers for this connection.
+    /// Whether the sidecar still answers for this connection. It has nothing to say to it but that it ends.
     pub fn is_alive(&mut self) -> bool {
-        self.connection.try_receive().is_ok()
+        matches!(self.connection.try_receive(), Ok(None))
     }
 }

@@ -5,12 +5,14 @@
 
 mod connection;
 mod lease;
+mod status;
 mod stream;
 
 use std::time::Duration;
 
 pub use connection::Anchor;
 pub use lease::Lease;
+pub use status::status;
 pub use stream::{Attachments, Stream};
 
 use crate::error::Result;
@@ -47,6 +49,8 @@ pub enum Waiting {
     },
     /// The sidecar's counters.
     Figures,
+    /// What the sidecar does.
+    Status,
 }
 
 impl std::fmt::Display for Waiting {
@@ -61,6 +65,7 @@ impl std::fmt::Display for Waiting {
                 "batch {batch} of epoch {epoch}: {slots_ready} of {slot_count} slots ready, {slots_held} held by the trainer"
             ),
             Self::Figures => write!(formatter, "the sidecar's figures"),
+            Self::Status => write!(formatter, "the sidecar's status"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A stream of batches from one sidecar.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,12 +28,16 @@ pub struct Attachments<'a> {
 /// An open stream: one ring, one rank, epoch after epoch.
 #[derive(Debug)]
 pub struct Stream {
+    /// Where the sidecar listens, for messages.
+    socket: PathBuf,
     connection: Connection,
     ring: Arc<RingReader>,
     info: StreamInfo,
     cursor: Cursor,
     window: Window,
     failure: Option<(crate::error::ErrorKind, String)>,
+    /// Why the sidecar shuts down, and the first batch that it does not finish.
+    ending: Option<(String, BatchTicket)>,
     spills: Spills,
     /// A batch whose spilled values had not come when a call ended early; the next call goes on with it.
     taken: Option<HeldSlot>,
@@ -95,7 +99,20 @@ impl Stream {
         let window =
             Window { started: Instant::now(), client: ClientFigures::default(), base: StreamFigures::default() };
         let (spills, pid) = (Spills::default(), std::process::id());
-        Ok(Self { connection, ring, info, cursor, window, failure: None, spills, taken: None, pid })
+        let socket = socket.to_owned();
+        Ok(Self {
+            socket,
+            connection,
+            ring,
+            info,
+            cursor,
+            window,
+            failure: None,
+            ending: None,
+            spills,
+            taken: None,
+            pid,
+        })
     }
 
     /// What the sidecar said of the stream.
@@ -142,7 +159,11 @@ impl Stream {
         }
         let generation =
             self.cursor.generation.checked_add(1).ok_or_else(|| Error::config("too many seeks of one stream"))?;
-        self.connection.send(&ClientMessage::Seek { generation, epoch, position }, &[])?;
+        if let Err(error) = self.connection.send(&ClientMessage::Seek { generation, epoch, position }, &[]) {
+            // It may have said why it went.
+            self.check_failure()?;
+            return Err(error);
+        }
         let batches = self.info.batches_from(position);
         self.cursor = Cursor { generation, sequence: 0, epoch, position, batch: 0, batches };
         self.taken = None;
@@ -221,6 +242,9 @@ impl Stream {
             match self.connection.wait(timeout, poll, &Waiting::Figures)? {
                 ServerMessage::Figures { figures } => break *figures,
                 ServerMessage::Spilled { generation, sequence, .. } => self.keep_spill(generation, sequence)?,
+                ServerMessage::Draining { reason, generation, sequence } => {
+                    self.note_end(reason, generation, sequence)?
+                }
                 other => return Err(unexpected(other, "figures")),
             }
         };
@@ -264,7 +288,10 @@ impl Stream {
             if let Some(slot) = self.ring.take(self.ticket()?)? {
                 return Ok(slot);
             }
-            self.check_failure()?;
+            if let Err(error) = self.check_failure() {
+                // A sidecar that shut down may have finished it between the two looks.
+                return self.ring.take(self.ticket()?)?.ok_or(error);
+            }
             let waited = started.elapsed();
             let waiting = self.waiting();
             if waited > timeout {
@@ -304,6 +331,9 @@ impl Stream {
             let waiting = self.waiting();
             match self.connection.wait(timeout, poll, &waiting)? {
                 ServerMessage::Spilled { generation, sequence, .. } => self.keep_spill(generation, sequence)?,
+                ServerMessage::Draining { reason, generation, sequence } => {
+                    self.note_end(reason, generation, sequence)?
+                }
                 ServerMessage::Failed { kind, message } => self.failure = Some((kind, message)),
                 other => return Err(unexpected(other, "the memory of spilled values")),
             }
@@ -331,19 +361,25 @@ impl Stream {
         }
     }
 
-    /// Turns what arrived on the socket into errors: the stream's failure, or the sidecar's death.
+    /// Turns what arrived on the socket into errors: the stream's failure, the sidecar's end or its death.
     fn check_failure(&mut self) -> Result<()> {
         while self.failure.is_none() {
             match self.connection.try_receive() {
-                Ok(None) => return Ok(()),
+                Ok(None) => return self.check_end(),
                 Ok(Some(ServerMessage::Spilled { generation, sequence, .. })) => {
                     self.keep_spill(generation, sequence)?;
+                }
+                Ok(Some(ServerMessage::Draining { reason, generation, sequence })) => {
+                    self.note_end(reason, generation, sequence)?;
                 }
                 Ok(Some(ServerMessage::Failed { kind, message })) => self.failure = Some((kind, message)),
                 Ok(Some(other)) => return Err(unexpected(other, "nothing")),
                 Err(Error::SidecarExit { message }) => {
-                    let (epoch, position) = self.position();
-                    let message = format!("{message}; resume at epoch {epoch}, position {position} (global samples)");
+                    let message = match &self.ending {
+                        // What was to be finished was not: the time-out or a second signal was quicker.
+                        Some((reason, _)) => self.ended_words(reason),
+                        None => format!("{message}; {}", self.resume_words()),
+                    };
                     return Err(Error::SidecarExit { message });
                 }
                 Err(other) => return Err(other),
@@ -351,6 +387,36 @@ impl Stream {
         }
         let (kind, message) = self.failure.clone().expect("set above");
         Err(Error::Remote { kind, message })
+    }
+
+    /// Whether the next batch is one that the sidecar still finishes, where it shuts down.
+    fn check_end(&self) -> Result<()> {
+        match &self.ending {
+            // A word about an earlier seek: that about the last one is on its way, or the end of the socket.
+            Some((reason, end)) if end.generation() == self.cursor.generation && self.ticket()? >= *end => {
+                Err(Error::SidecarExit { message: self.ended_words(reason) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps what the sidecar said of its end.
+    fn note_end(&mut self, reason: String, generation: u32, sequence: u64) -> Result<()> {
+        self.ending = Some((reason, BatchTicket::new(generation, sequence)?));
+        Ok(())
+    }
+
+    fn ended_words(&self, reason: &str) -> String {
+        format!(
+            "the sidecar at {} is shutting down ({reason}): {}, or start it again",
+            self.socket.display(),
+            self.resume_words()
+        )
+    }
+
+    fn resume_words(&self) -> String {
+        let (epoch, position) = self.position();
+        format!("resume at epoch {epoch}, position {position} (global samples)")
     }
 
     fn check_process(&self) -> Result<()> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::open_batch::{BatchPlace, OpenBatch};
+use super::stream::StreamEvent;
 use super::turns::{Charge, Clock};
 use super::{Stream, Waker};
 use crate::error::{Error, Result};
@@ -26,6 +27,8 @@ pub(super) struct Cursor {
     is_unpacking: bool,
     /// At the last look.
     slots: SlotCounts,
+    /// The end of the last drain that was told; no batch is opened any more.
+    drained_at: Option<BatchTicket>,
 }
 
 /// What [`Cursor::next_row`] found.
@@ -58,6 +61,7 @@ impl Cursor {
             credit_ns: 0,
             is_unpacking: false,
             slots: SlotCounts::default(),
+            drained_at: None,
         })
     }
 
@@ -73,7 +77,9 @@ impl Cursor {
 
     /// Whether it had rows to hand out at the last look.
     pub(super) fn is_wanting(&self) -> bool {
-        !self.stream.is_stopped() && !self.is_unpacking && (self.open.is_some() || self.slots.free > 0)
+        !self.stream.is_stopped()
+            && !self.is_unpacking
+            && (self.open.is_some() || (self.slots.free > 0 && !self.is_draining()))
     }
 
     /// Batches that waited for the client at the last look.
@@ -98,6 +104,20 @@ impl Cursor {
         total.saturating_add(self.credit_ns)
     }
 
+    /// Whether no batch is opened any more.
+    pub(super) fn is_draining(&self) -> bool {
+        self.drained_at.is_some()
+    }
+
+    /// Opens no more batches, and tells the connection which would have been next.
+    pub(super) fn drain(&mut self) -> Result<()> {
+        let end = BatchTicket::new(self.generation, self.sequence)?;
+        if self.drained_at.replace(end) != Some(end) {
+            self.stream.tell(StreamEvent::Drains { end });
+        }
+        Ok(())
+    }
+
     /// Sets whether the next row waits for its shard to be unpacked.
     pub(super) fn set_unpacking(&mut self, is_unpacking: bool) {
         self.is_unpacking = is_unpacking;
@@ -114,6 +134,7 @@ impl Cursor {
         self.batch_index = 0;
         self.sequence = 0;
         self.stream.set_generation(generation);
+        self.stream.places().sought(epoch, position);
         self.open = None;
         self.is_unpacking = false;
         self.stream.ring().reclaim_ready(generation);
@@ -142,6 +163,9 @@ impl Cursor {
     }
 
     fn open_batch(&mut self, waker: &Arc<Waker>) -> Result<Option<Arc<OpenBatch>>> {
+        if self.is_draining() {
+            return Ok(None);
+        }
         let acquired = self.stream.ring().acquire();
         let slot = acquired.map_err(|fault| Error::protocol(format!("the client broke its ring: {fault}")))?;
         let Some(slot) = slot else { return Ok(None) };
@@ -158,6 +182,7 @@ impl Cursor {
         let plan = self.plan.batch(self.batch_index);
         self.batch_index += 1;
         self.sequence += 1;
+        self.stream.places().opened(place.epoch, place.batch_index, plan.first_position, plan.end_position());
         Ok(Some(Arc::new(OpenBatch::new(self.stream.clone(), slot, plan, place, waker.clone()))))
     }
 }

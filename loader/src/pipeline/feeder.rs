@@ -42,8 +42,15 @@ const WAKER_KEY: u64 = 0;
 #[derive(Debug)]
 pub(super) enum Command {
     Add(Arc<Stream>),
-    Seek { stream: StreamId, generation: u32, epoch: u64, position: u64 },
+    Seek {
+        stream: StreamId,
+        generation: u32,
+        epoch: u64,
+        position: u64,
+    },
     Remove(StreamId),
+    /// Open no more batches, whatever comes.
+    Drain,
     Retry(Retry),
     Shutdown,
 }
@@ -126,6 +133,7 @@ pub(super) struct Feeder {
     queue_rows: u32,
     /// How often reads that had ended were taken in.
     wake: u64,
+    draining: bool,
     running: bool,
 }
 
@@ -159,6 +167,7 @@ impl Feeder {
             clock,
             queue_rows,
             wake: 0,
+            draining: false,
             running: true,
         })
     }
@@ -167,6 +176,7 @@ impl Feeder {
     pub(super) fn run(mut self) {
         let mut done = Vec::new();
         while self.running {
+            self.stages.feeder_turns.fetch_add(1, Relaxed);
             self.handle_commands();
             self.take_unpacked();
             self.cache.expire(Instant::now());
@@ -203,6 +213,7 @@ impl Feeder {
                 Command::Add(stream) => self.add(stream),
                 Command::Seek { stream, generation, epoch, position } => self.seek(stream, generation, epoch, position),
                 Command::Remove(stream) => self.remove(stream),
+                Command::Drain => self.drain(),
                 Command::Retry(retry) => self.retries.push_back(retry),
                 Command::Shutdown => self.running = false,
             }
@@ -217,13 +228,30 @@ impl Feeder {
                 self.cache.join(stream.dataset(), stream.index_memory());
                 self.cursors.push(cursor);
             }
-            Err(error) => stream.fail(error),
+            Err(error) => return stream.fail(error),
+        }
+        if self.draining {
+            self.drain();
+        }
+    }
+
+    /// What is begun is finished, and nothing else begins.
+    fn drain(&mut self) {
+        self.draining = true;
+        for cursor in &mut self.cursors {
+            if let Err(error) = cursor.drain() {
+                cursor.stream().fail(error);
+            }
         }
     }
 
     fn seek(&mut self, id: StreamId, generation: u32, epoch: u64, position: u64) {
         let Some(cursor) = self.cursors.iter_mut().find(|cursor| cursor.stream().id() == id) else { return };
-        if let Err(error) = cursor.seek(generation, epoch, position) {
+        let mut sought = cursor.seek(generation, epoch, position);
+        if self.draining {
+            sought = sought.and_then(|()| cursor.drain());
+        }
+        if let Err(error) = sought {
             cursor.stream().fail(error);
         }
     }
@@ -526,6 +554,7 @@ impl Feeder {
         pending.reads_left -= 1;
         let counters = pending.work.batch.stream.counters();
         counters.reads.fetch_add(1, Relaxed);
+        self.stages.steps_done.fetch_add(1, Relaxed);
         self.stages.reads_in_flight.store(self.reader.in_flight(), Relaxed);
         if pending.reads_left > 0 {
             return;

@@ -22,6 +22,8 @@ mod feeder;
 mod files;
 mod holdings;
 mod open_batch;
+mod places;
+mod pulse;
 mod row;
 mod stream;
 mod turns;
@@ -39,6 +41,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 
 pub use faults::{FaultLedger, FaultTotals};
+pub use places::StreamPlace;
+pub use pulse::Pulse;
 pub use stream::{Stream, StreamEvent, StreamEvents, StreamOptions};
 
 use crate::error::{Error, Result};
@@ -92,6 +96,7 @@ pub struct Pipeline {
     holdings: Holdings,
     feeder: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
+    abandoned: AtomicBool,
 }
 
 impl Pipeline {
@@ -152,7 +157,16 @@ impl Pipeline {
         let feeder = spawn("feedline-feeder".to_owned(), run)?;
         drop(started);
         let holdings = Holdings::new(budget, Crew::new(thread_ids.iter().collect()));
-        Ok(Self { commands, waker, stages, reader: report, holdings, feeder: Some(feeder), workers: threads })
+        Ok(Self {
+            commands,
+            waker,
+            stages,
+            reader: report,
+            holdings,
+            feeder: Some(feeder),
+            workers: threads,
+            abandoned: false.into(),
+        })
     }
 
     /// Compiles a job and reserves its ring; the descriptors are for the client. [`Pipeline::add`] begins to fill it.
@@ -178,6 +192,27 @@ impl Pipeline {
         self.command(Command::Remove(stream.id()));
     }
 
+    /// Opens no more batches for any stream. Those that are open are finished; each stream tells where it ends by
+    /// [`StreamEvent::Drains`], again after each seek.
+    pub fn drain(&self) {
+        self.command(Command::Drain);
+    }
+
+    /// Its end will not wait for its threads, one of which may be stuck: the process is about to end.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// A sign of life.
+    pub fn pulse(&self) -> Pulse {
+        Pulse::of(&self.stages)
+    }
+
+    /// Bytes of memory for what is between read and decode.
+    pub fn arena_bytes(&self) -> u64 {
+        ARENA_BYTES
+    }
+
     /// The state of the stages.
     pub fn stages(&self) -> &Arc<StageState> {
         &self.stages
@@ -198,6 +233,9 @@ impl Pipeline {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         self.command(Command::Shutdown);
+        if *self.abandoned.get_mut() {
+            return;
+        }
         // The feeder ends first: it drops the queue's only sender, which ends the workers.
         if let Some(feeder) = self.feeder.take() {
             let _ = feeder.join();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use super::places::{Places, StreamPlace};
 use super::under_way::UnderWay;
 use super::{FaultLedger, Holdings};
 use crate::batch::{BatchLayout, FieldRecipe, room};
@@ -41,6 +42,11 @@ pub enum StreamEvent {
         /// The memory.
         spill: SealedSpill,
     },
+    /// The sidecar shuts down: batches before `end` are finished, and it and later ones never come.
+    Drains {
+        /// The first batch that does not come.
+        end: BatchTicket,
+    },
     /// The stream ended.
     Failed(Error),
 }
@@ -75,6 +81,7 @@ pub struct Stream {
     ring: Arc<RingWriter>,
     counters: StreamCounters,
     faults: FaultLedger,
+    places: Places,
     generation: AtomicU32,
     stopped: AtomicBool,
     failed: AtomicBool,
@@ -134,6 +141,7 @@ impl Stream {
         let stream = Self {
             id: next_id(),
             faults: FaultLedger::new(spec.error_budget, epoch_rows),
+            places: Places::new(spec.slots),
             spec,
             dataset,
             selector,
@@ -210,6 +218,22 @@ impl Stream {
     /// Its bad samples.
     pub fn faults(&self) -> &FaultLedger {
         &self.faults
+    }
+
+    /// Where it is opened up to, written by the feeder.
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// Where its trainer stands: the first batch that it has not taken.
+    pub fn place(&self) -> StreamPlace {
+        let slots = self.ring.slots_by_state();
+        self.places.behind(slots.filling + slots.ready)
+    }
+
+    /// Bytes of its ring's slots.
+    pub fn ring_bytes(&self) -> u64 {
+        self.layout.slot_bytes * u64::from(self.ring.slot_count())
     }
 
     /// Its figures, with those of the stages that it shares.

@@ -73,6 +73,7 @@ impl Worker {
             } else {
                 self.work_or_fail(work);
             }
+            self.stages.steps_done.fetch_add(1, Relaxed);
             self.wake_feeder();
         }
     }

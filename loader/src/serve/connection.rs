@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -14,7 +14,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::Service;
 use super::beside::beside;
 use super::datasets::{News, check_roots, classes_beside};
+use super::drain::Work;
 use super::lacking::find_lacking;
+use super::limits::Admission;
 use super::protocol::{self, ClientMessage, PROTOCOL_VERSION, ServerMessage, StreamInfo};
 use super::quarantine::{LeftOut, Proposals, QuarantineList};
 use crate::decode;
@@ -25,86 +27,177 @@ use crate::ring::{BatchTicket, RingDescriptors, SealedSpill};
 use crate::shard::{Dataset, IndexProgress};
 use crate::spec::{JobSpec, MixSpec, RingKind};
 use crate::sys::memory::{Mebibytes, MemoryReport};
+use crate::sys::socket::Peer;
 use crate::sys::{memfd, socket, watch};
 
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
 const LIST_BYTES_MAX: u64 = 8 << 30;
 
-/// Longest wait for a client's first message: whoever connects and says nothing keeps a descriptor no longer.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Most messages carry none.
 const NO_DESCRIPTORS: &[OwnedFd] = &[];
 
-/// Serves one client until its connection ends, however that happens.
-pub(super) async fn serve(socket: UnixStream, service: Arc<Service>) {
-    service.clients.send_modify(|count| *count += 1);
-    let proposals = Proposals::new(service.options.cache_dir.as_deref());
-    let mut connection =
-        Connection { socket, service, received: Vec::new(), descriptors: VecDeque::new(), stream: None, proposals };
-    if let Err(error) = connection.run().await {
-        tracing::debug!("a client's connection ended: {error}");
-        let failed = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
-        // The client may be gone; then nobody needs the words.
-        let _ = connection.send(&failed, NO_DESCRIPTORS).await;
+/// How long a client that is refused may take to read why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest hello, in bytes: a client that has not said it may send no more.
+const HELLO_BYTES_MAX: usize = 64 << 10;
+
+/// Time between two looks whether the open batches of a stream that ends are finished.
+const DRAIN_TICK: Duration = Duration::from_millis(2);
+
+/// Serves a client that has just connected, beside the others, or refuses it.
+pub(super) fn admit(socket: UnixStream, service: &Arc<Service>) {
+    let admitted = socket::peer(socket.as_fd())
+        .map_err(|source| Error::system("ask who connected", source))
+        .and_then(|peer| service.check_user(peer).map(|()| peer))
+        .and_then(|peer| Ok((peer, service.admissions.admit(peer.uid)?)));
+    match admitted {
+        Ok((peer, admission)) => {
+            tokio::spawn(serve(socket, service.clone(), peer, admission));
+        }
+        Err(error) => {
+            // A fresh socket has room for a few words, so nobody waits here for a client that does not read.
+            let refusal = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
+            let _ = protocol::encode(&refusal).map(|frame| socket.try_write(&frame));
+        }
     }
 }
 
+/// Serves one client until its connection ends, however that happens.
+async fn serve(socket: UnixStream, service: Arc<Service>, peer: Peer, admission: Admission) {
+    let proposals = Proposals::new(service.options.cache_dir.as_deref());
+    let mut connection = Connection {
+        socket,
+        received: Vec::new(),
+        descriptors: VecDeque::new(),
+        stream: None,
+        proposals,
+        peer,
+        is_greeted: false,
+        _admission: admission,
+        work: None,
+        service,
+    };
+    if let Err(error) = connection.run().await {
+        tracing::debug!("a client's connection ended: {error}");
+        let failed = ServerMessage::Failed { kind: error.kind(), message: error.to_string() };
+        // The client may be gone; then nobody needs the words. One that does not read has its time to.
+        let _ = tokio::time::timeout(REFUSAL_TIMEOUT, connection.send(&failed, NO_DESCRIPTORS)).await;
+    }
+}
+
+/// In the order in which it ends: the client sees its socket closed, then its place is free, then a drain goes on.
 struct Connection {
     socket: UnixStream,
-    service: Arc<Service>,
     received: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
     stream: Option<Arc<Stream>>,
     proposals: Proposals,
+    peer: Peer,
+    is_greeted: bool,
+    _admission: Admission,
+    /// From the moment that a stream is asked for.
+    work: Option<Work>,
+    service: Arc<Service>,
 }
 
 /// What a connection waits for.
 enum Event {
     Message(ClientMessage),
     Stream(StreamEvent),
+    /// The service begins to end.
+    Drain,
+    /// A stream that ends is to be looked at.
+    Tick,
+    /// The client said nothing for too long.
+    Quiet,
     Gone,
 }
 
 impl Connection {
     async fn run(&mut self) -> Result<()> {
-        self.check_peer()?;
         let pidfd = socket::peer_pidfd(self.socket.as_fd()).and_then(|pidfd| watch::readable(pidfd).ok());
         let (events, mut stream_events) = unbounded_channel();
-        let hello = tokio::time::sleep(HELLO_TIMEOUT);
-        tokio::pin!(hello);
-        let mut has_spoken = false;
+        let drain = self.service.drain.begins();
+        tokio::pin!(drain);
+        // Who comes during the end may ask for the status, and is refused a stream.
+        let mut is_told = self.service.drain.reason().is_some();
+        let mut is_draining = false;
+        let mut heard = Instant::now();
         loop {
+            let quiet = self.quiet_timeout().map(|timeout| heard + timeout);
             let event = tokio::select! {
                 message = self.receive() => message?.map_or(Event::Gone, Event::Message),
-                () = &mut hello, if !has_spoken => {
-                    return Err(Error::protocol(format!("no message within {} s", HELLO_TIMEOUT.as_secs())));
-                }
                 Some(event) = stream_events.recv() => Event::Stream(event),
                 () = process_end(pidfd.as_ref()) => Event::Gone,
+                () = &mut drain, if !is_told => Event::Drain,
+                () = tokio::time::sleep(DRAIN_TICK), if is_draining => Event::Tick,
+                () = until(quiet) => Event::Quiet,
             };
-            has_spoken = true;
             match event {
                 Event::Gone => return Ok(()),
+                Event::Quiet => return Err(self.too_quiet()),
+                Event::Drain if self.stream.is_none() => return Err(self.refusal_at_end()),
+                Event::Drain => is_told = true,
+                Event::Tick if self.is_finished() && stream_events.is_empty() => return Ok(()),
+                Event::Tick => {}
                 Event::Stream(StreamEvent::Failed(error)) => return self.end_stream(error).await,
                 Event::Stream(StreamEvent::Fault { report, first }) => self.note_fault(&report, first),
                 Event::Stream(StreamEvent::Spilled { ticket, spill }) => self.send_spill(ticket, spill).await?,
-                Event::Message(message) => self.handle(message, &events, &mut stream_events, pidfd.as_ref()).await?,
+                Event::Stream(StreamEvent::Drains { end }) => {
+                    self.tell_end(end).await?;
+                    is_draining = true;
+                }
+                Event::Message(message) => {
+                    self.handle(message, &events, &mut stream_events, pidfd.as_ref()).await?;
+                    heard = Instant::now();
+                }
             }
         }
     }
 
-    fn check_peer(&self) -> Result<()> {
-        let peer = socket::peer(self.socket.as_fd()).map_err(|source| Error::system("ask who connected", source))?;
-        let own = rustix::process::geteuid().as_raw();
-        if peer.uid == own || self.service.options.allow_uids.contains(&peer.uid) {
-            return Ok(());
+    /// How long the client may say nothing.
+    fn quiet_timeout(&self) -> Option<Duration> {
+        let limits = &self.service.options.limits;
+        match (self.is_greeted, &self.stream) {
+            (false, _) => Some(limits.hello_timeout),
+            // The anchor of a trainer has nothing to say.
+            (true, None) if !self.service.options.private => Some(limits.idle_timeout),
+            _ => None,
         }
-        tracing::warn!("refused a client of uid {}", peer.uid);
-        Err(Error::config(format!(
-            "this sidecar serves uid {own}, not uid {}: ask its operator for --allow-uid",
-            peer.uid
-        )))
+    }
+
+    fn too_quiet(&self) -> Error {
+        let limits = &self.service.options.limits;
+        if !self.is_greeted {
+            return Error::protocol(format!("no hello came within {:.0?} of the connection", limits.hello_timeout));
+        }
+        Error::Stalled {
+            message: format!(
+                "this connection had no stream and said nothing for {:.0?}: connect when there is something to ask",
+                limits.idle_timeout
+            ),
+        }
+    }
+
+    fn refusal_at_end(&self) -> Error {
+        self.service.refusal_at_end(self.service.drain.reason().unwrap_or("it ends"))
+    }
+
+    /// Tells the client which batch is the first that will not come.
+    async fn tell_end(&mut self, end: BatchTicket) -> Result<()> {
+        let reason = self.service.drain.reason().unwrap_or("it ends").to_owned();
+        let message = ServerMessage::Draining { reason, generation: end.generation(), sequence: end.sequence() };
+        self.send(&message, NO_DESCRIPTORS).await?;
+        if let Some(stream) = &self.stream {
+            stream.ring().notify_events();
+        }
+        Ok(())
+    }
+
+    /// Whether every batch that was opened lies in the ring. The feeder opens no more, as it has told.
+    fn is_finished(&self) -> bool {
+        self.stream.as_ref().is_none_or(|stream| stream.ring().slots_by_state().filling == 0)
     }
 
     async fn handle(
@@ -114,8 +207,12 @@ impl Connection {
         stream_events: &mut UnboundedReceiver<StreamEvent>,
         pidfd: Option<&AsyncFd<OwnedFd>>,
     ) -> Result<()> {
+        if !self.is_greeted && !matches!(message, ClientMessage::Hello { .. }) {
+            return Err(Error::protocol("the first message of a connection is a hello"));
+        }
         match message {
             ClientMessage::Hello { protocol: PROTOCOL_VERSION, .. } => {
+                self.is_greeted = true;
                 let version = env!("CARGO_PKG_VERSION").to_owned();
                 let welcome = ServerMessage::Welcome { protocol: PROTOCOL_VERSION, version, pid: std::process::id() };
                 self.send(&welcome, NO_DESCRIPTORS).await
@@ -130,6 +227,10 @@ impl Connection {
                     return Err(Error::protocol("a connection has one stream, and it is open"));
                 }
                 debug_assert!(stream_events.is_empty());
+                if self.service.drain.reason().is_some() {
+                    return Err(self.refusal_at_end());
+                }
+                self.work = Some(self.service.begin_work());
                 let lists = Lists {
                     indices: self.take_list(indices, u64::from_le_bytes)?,
                     weights: self.take_list(weights, f64::from_le_bytes)?,
@@ -147,6 +248,10 @@ impl Connection {
                     self.stream.as_ref().ok_or_else(|| Error::protocol("no stream is open to have figures"))?;
                 let figures = Box::new(stream.figures(self.service.pipeline.stages()));
                 self.send(&ServerMessage::Figures { figures }, NO_DESCRIPTORS).await
+            }
+            ClientMessage::Status => {
+                let status = Box::new(self.service.status());
+                self.send(&ServerMessage::Status { status }, NO_DESCRIPTORS).await
             }
         }
     }
@@ -178,7 +283,9 @@ impl Connection {
             [stream.dataset().notices(), &left_out_notices, &stream.plan().notices(), stream.notices()].concat();
         let info = StreamInfo { quarantined, dropped, notices, ..self.info(&stream, classes) };
         let RingDescriptors { payload, control, freed } = ring;
-        self.service.lock_streams().push(stream.clone());
+        let has_databases = !stream.dataset().databases().is_empty();
+        let snapshot = self.service.datasets.opened_at(stream.dataset()).filter(|_| has_databases);
+        self.service.streams.add(stream.clone(), self.peer, snapshot);
         self.service.pipeline.add(stream.clone());
         self.stream = Some(stream);
         self.send(&ServerMessage::Opened { info: Box::new(info) }, &[payload, control, freed]).await
@@ -188,6 +295,8 @@ impl Connection {
     /// that is done.
     async fn open_dataset(&mut self, spec: &JobSpec, pidfd: Option<&AsyncFd<OwnedFd>>) -> Result<Option<Arc<Dataset>>> {
         let mut opening = self.service.datasets.open(&spec.shards, &spec.rules);
+        let drain = self.service.drain.begins();
+        tokio::pin!(drain);
         loop {
             tokio::select! {
                 news = opening.next() => match news {
@@ -203,6 +312,7 @@ impl Connection {
                     }
                 }
                 () = process_end(pidfd) => return Ok(None),
+                () = &mut drain => return Err(self.refusal_at_end()),
             }
         }
     }
@@ -287,6 +397,8 @@ impl Connection {
             self.send(&failed, NO_DESCRIPTORS).await?;
             ring.notify_events();
         }
+        // It is told of the stream's end, so the service's need not wait for it.
+        self.work = None;
         while self.receive().await?.is_some() {}
         Ok(())
     }
@@ -340,7 +452,8 @@ impl Connection {
                 if self.descriptors.len() > socket::DESCRIPTORS_MAX {
                     return Err(Error::protocol("more descriptors than any message has"));
                 }
-                if self.received.len() > 2 * protocol::FRAME_BYTES_MAX {
+                let most = if self.is_greeted { 2 * protocol::FRAME_BYTES_MAX } else { HELLO_BYTES_MAX };
+                if self.received.len() > most {
                     return Err(Error::protocol("more messages than a client has to send"));
                 }
                 Ok(true)
@@ -352,13 +465,20 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// In every way in which a connection ends, a panic included: a private sidecar ends with the last of them.
+    /// In every way in which a connection ends, a panic included.
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
-            self.service.lock_streams().retain(|other| other.id() != stream.id());
+            self.service.streams.remove(&stream);
             self.service.pipeline.remove(&stream);
         }
-        self.service.clients.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Returns at `moment`; never, where there is none.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use tokio::sync::watch;
 
@@ -32,6 +33,7 @@ struct Asked {
 struct Open {
     asked: Asked,
     dataset: Weak<Dataset>,
+    at: Instant,
 }
 
 /// An opening that is not done.
@@ -139,13 +141,19 @@ impl Datasets {
         if let Some(dataset) = self.find(&asked).filter(|dataset| dataset.is_current()) {
             return Ok(dataset);
         }
-        let rules = asked.rules.clone();
+        let (rules, at) = (asked.rules.clone(), Instant::now());
         let options = IndexOptions { cache_dir: self.cache_dir.clone(), threads: None, rules, links: self.links };
         let dataset = Arc::new(Dataset::open_until(&asked.shards, &options, progress, stop)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|other| other.dataset.strong_count() > 0 && other.asked != asked);
-        open.push(Open { asked, dataset: Arc::downgrade(&dataset) });
+        open.push(Open { asked, dataset: Arc::downgrade(&dataset), at });
         Ok(dataset)
+    }
+
+    /// When an open dataset was opened: the age of its databases' snapshots.
+    pub(super) fn opened_at(&self, dataset: &Arc<Dataset>) -> Option<Instant> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().find(|other| std::ptr::eq(other.dataset.as_ptr(), Arc::as_ptr(dataset))).map(|other| other.at)
     }
 
     fn find(&self, asked: &Asked) -> Option<Arc<Dataset>> {

@@ -67,7 +67,8 @@ async fn answer(mut peer: TcpStream, service: &Service) -> std::io::Result<()> {
 fn render_service(service: &Service) -> String {
     let stages = service.pipeline.stages();
     let streams: Vec<_> = service
-        .open_streams()
+        .streams
+        .streams()
         .iter()
         .map(|stream| MetricsStream {
             job: stream.spec().name.clone(),

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::status::ServiceStatus;
 use crate::batch::BatchLayout;
 use crate::error::{Error, ErrorKind, Result};
 use crate::shard::DatabaseState;
@@ -54,6 +55,8 @@ pub enum ClientMessage {
     },
     /// Asks for [`ServerMessage::Figures`].
     Figures,
+    /// Asks for [`ServerMessage::Status`]; needs no stream.
+    Status,
 }
 
 /// From sidecar to client.
@@ -96,6 +99,21 @@ pub enum ServerMessage {
         sequence: u64,
         /// Bytes of the memory.
         bytes: u32,
+    },
+    /// What the service does.
+    Status {
+        /// At this moment.
+        status: Box<ServiceStatus>,
+    },
+    /// The sidecar shuts down. It finishes the batches of this generation before `sequence`; that one and later ones never
+    /// come. Answered again, for the new generation, to a seek that crosses it.
+    Draining {
+        /// Why: the signal's name.
+        reason: String,
+        /// The stream number that it is about.
+        generation: u32,
+        /// The first batch that does not come.
+        sequence: u64,
     },
     /// The last message of a stream: it ended with an error.
     Failed {

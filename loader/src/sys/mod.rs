@@ -10,6 +10,7 @@ pub mod courtesy;
 pub mod epoll;
 pub mod eventfd;
 pub mod futex;
+pub mod inherited;
 pub mod jpeg;
 pub mod lmdb;
 pub mod map;

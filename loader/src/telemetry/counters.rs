@@ -221,6 +221,10 @@ pub struct StageState {
     pub workers: u32,
     /// The feeder waits for room (rows or arena bytes), and wants to be woken.
     pub feeder_starved: AtomicBool,
+    /// Turns of the feeder's loop; it makes some every second, whatever there is to do.
+    pub feeder_turns: AtomicU64,
+    /// Reads that ended and rows that workers were done with, together.
+    pub steps_done: AtomicU64,
     started: Instant,
 }
 
@@ -243,6 +247,8 @@ impl StageState {
             busy_ns: AtomicU64::new(0),
             workers,
             feeder_starved: AtomicBool::new(false),
+            feeder_turns: AtomicU64::new(0),
+            steps_done: AtomicU64::new(0),
             started: Instant::now(),
         }
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import forks, sidecar
@@ -71,7 +72,9 @@ class BatchIterator(Iterator[Any]):
         self._run.is_complete = True
         connection = self._connection
         if connection is not None and logger.isEnabledFor(logging.INFO):
-            logger.info("%s", self._tally.words(self._run.epoch, connection.summary()))
+            # A sidecar that has shut down meanwhile has delivered the epoch all the same.
+            with suppress(SidecarExitError):
+                logger.info("%s", self._tally.words(self._run.epoch, connection.summary()))
         self._leave()
 
     def _leave(self) -> None:
