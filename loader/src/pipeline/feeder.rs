@@ -15,12 +15,12 @@ use super::Waker;
 use super::cursor::{Cursor, NextRow};
 use super::files::{Acquired, FileTable};
 use super::open_batch::OpenBatch;
-use super::row::{PARTS_MAX, Part, Parts, RowWork, spans};
+use super::row::{PARTS_MAX, Part, Parts, RowWork, Span, spans};
 use super::stream::{Stream, StreamId};
 use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::plan::SampleId;
-use crate::read::{Arena, Completion, ReadBuffer, ReadRequest, Reader};
-use crate::shard::FileNumber;
+use crate::read::{Arena, Completion, FileId, ReadBuffer, ReadRequest, Reader};
+use crate::shard::Dataset;
 use crate::spec::FIELDS_MAX;
 use crate::sys::epoll::{Epoll, Trigger};
 use crate::telemetry::StageState;
@@ -55,9 +55,9 @@ pub(super) struct Retry {
 /// A row with reads in flight.
 struct Pending {
     work: RowWork,
-    file: FileNumber,
+    spans: [Span; PARTS_MAX],
+    span_count: u8,
     reads_left: u8,
-    offsets: [u64; PARTS_MAX],
     started: Instant,
 }
 
@@ -337,7 +337,7 @@ impl Feeder {
         let mut fields = [None; FIELDS_MAX];
         let fields = &mut fields[..stream.fields().len()];
         stream.selector().select(stream.dataset(), sample, fields);
-        let mut covers = [(0, 0); PARTS_MAX];
+        let mut covers = [Span::EMPTY; PARTS_MAX];
         let count = spans(fields, &mut covers);
         let mut work = RowWork { batch, row, attempt, sample, parts: Parts::default(), fault: None };
         if count == 0 {
@@ -353,39 +353,56 @@ impl Feeder {
                 return Ok(());
             }
         };
-        let number = stream.dataset().file_of(sample);
-        let file = match self.files.acquire(stream.dataset(), number, &mut *self.reader) {
-            Ok(Acquired::File(file)) => file,
-            Ok(Acquired::NoRoom) => return Err(Refused::NoRoom),
-            Ok(Acquired::Unpacking) => return Err(Refused::Unpacking),
+        let files = match self.acquire(stream.dataset(), &covers[..count]) {
+            Ok(Ok(files)) => files,
+            Ok(Err(refused)) => return Err(refused),
             Err(error) => {
                 stream.fail(error);
                 return Ok(());
             }
         };
         let slot = self.vacant.pop().expect("the caller looked for room");
-        let reads_left = u8::try_from(count).expect("at most PARTS_MAX");
-        self.pending[slot] = Some(Pending {
-            work,
-            file: number,
-            reads_left,
-            offsets: covers.map(|(start, _)| start),
-            started: Instant::now(),
-        });
-        for (part, (start, end)) in covers[..count].iter().enumerate() {
+        let span_count = u8::try_from(count).expect("at most PARTS_MAX");
+        let started = Instant::now();
+        self.pending[slot] = Some(Pending { work, spans: covers, span_count, reads_left: span_count, started });
+        for (part, span) in covers[..count].iter().enumerate() {
             let buffer = buffers[part].take().expect("one a span");
+            let file = files[part].expect("one a span");
             let ticket = (slot * PARTS_MAX + part) as u64;
-            self.submit(ReadRequest { file, offset: *start, ticket, buffer });
-            stream.counters().read_bytes.fetch_add(end - start, Relaxed);
+            self.submit(ReadRequest { file, offset: span.start, ticket, buffer });
+            stream.counters().read_bytes.fetch_add(span.end - span.start, Relaxed);
         }
         Ok(())
     }
 
+    /// The open file of each span, with one read counted on it; none at all when one has no room or is not there yet.
+    fn acquire(
+        &mut self,
+        dataset: &Arc<Dataset>,
+        spans: &[Span],
+    ) -> Result<Result<[Option<FileId>; PARTS_MAX], Refused>> {
+        let mut files = [None; PARTS_MAX];
+        for (place, span) in spans.iter().enumerate() {
+            let refused = match self.files.acquire(dataset, span.file, &mut *self.reader) {
+                Ok(Acquired::File(file)) => {
+                    files[place] = Some(file);
+                    continue;
+                }
+                Ok(Acquired::NoRoom) => Ok(Err(Refused::NoRoom)),
+                Ok(Acquired::Unpacking) => Ok(Err(Refused::Unpacking)),
+                Err(error) => Err(error),
+            };
+            spans[..place].iter().for_each(|span| self.files.give_up(dataset, span.file));
+            return refused;
+        }
+        Ok(Ok(files))
+    }
+
     /// One buffer a span, or none at all.
-    fn allocate(&mut self, spans: &[(u64, u64)]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
+    fn allocate(&mut self, spans: &[Span]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
         let mut buffers = [const { None }; PARTS_MAX];
-        for (buffer, (start, end)) in buffers.iter_mut().zip(spans) {
-            *buffer = self.arena.allocate_at(*start, end - start)?;
+        for (buffer, span) in buffers.iter_mut().zip(spans) {
+            *buffer = self.arena.allocate_at(span.start, span.end - span.start)?;
             if buffer.is_none() {
                 return Ok(None);
             }
@@ -416,7 +433,10 @@ impl Feeder {
         let (slot, part) = (ticket / PARTS_MAX, ticket % PARTS_MAX);
         let pending = self.pending[slot].as_mut().expect("a ticket is in flight once");
         match completion.result {
-            Ok(()) => pending.work.parts.set(part, Part { offset: pending.offsets[part], buffer: completion.buffer }),
+            Ok(()) => {
+                let Span { file, start: offset, .. } = pending.spans[part];
+                pending.work.parts.set(part, Part { file, offset, buffer: completion.buffer });
+            }
             Err(error) => pending.work.fault = Some(SampleFault::new(FaultClass::Io, error.to_string())),
         }
         pending.reads_left -= 1;
@@ -431,8 +451,10 @@ impl Feeder {
         let stream = &pending.work.batch.stream;
         let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         stream.counters().read_ns.fetch_add(elapsed, Relaxed);
-        if let Err(error) = self.files.release(stream.dataset(), pending.file, self.wake, &mut *self.reader) {
-            stream.fail(error);
+        for span in &pending.spans[..pending.span_count.into()] {
+            if let Err(error) = self.files.release(stream.dataset(), span.file, self.wake, &mut *self.reader) {
+                stream.fail(error);
+            }
         }
         self.hand_over(pending.work);
     }
