@@ -97,7 +97,7 @@ pub fn spans(fields: &[Option<FieldBytes>], spans: &mut [Span; PARTS_MAX]) -> us
             start <= span.end.saturating_add(GAP_BYTES_MAX) && span.start <= end.saturating_add(GAP_BYTES_MAX)
         });
         let is_full = own().count() == of_file_max;
-        match near.or_else(|| own().last().filter(|_| is_full)) {
+        match near.or_else(|| own().next_back().filter(|_| is_full)) {
             Some((place, &span)) => {
                 spans[place] = Span { file, start: span.start.min(start), end: span.end.max(end) };
             }
