@@ -107,7 +107,7 @@ fn benchmarks(criterion: &mut Criterion) {
             bencher.iter(|| {
                 number += 1;
                 let draw = Draw { seed: 0, epoch: 0, sample: number };
-                let sample = Sample { size: (500, 375), draw, view: 0, pixels_max: 1 << 28 };
+                let sample = Sample { size: (500, 375), draw, view: 0, scale: 1, pixels_max: 1 << 28 };
                 plan::plan(black_box(&transforms), sample, &mut steps).expect("within the limits");
             });
         });

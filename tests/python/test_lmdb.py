@@ -145,12 +145,14 @@ def test_text_recognition_bad_image(load, tmp_path) -> None:
 def test_super_resolution(epoch, tmp_path, caplog) -> None:
     made = photos(4)
     path = write(tmp_path / "d", [(key, photo) for key, photo in zip((b"b", b"a", b"c", b"x"), made, strict=True)])
-    (path / "meta_info.txt").write_text("c.png (30,40,3) 1\nb.png (30,40,3) 1\na.png (30,40,3) 1\nd.png (1,1,3) 1\n")
+    # The first photo, b, is 40 pixels wide and 30 high; each of the others is one more.
+    (path / "meta_info.txt").write_text("c.png (32,42,3) 1\nb.png (30,40,3) 1\na.png (30,40,3) 1\nd.png (1,1,3) 1\n")
     rows = epoch(path)
     assert [key for key, _, _ in rows] == ["c", "b", "a"]
     assert close_to(rows[1][1], made[0])
     words = told(caplog)
     assert "does not list, left out: 1" in words and "without a key, or the second for one: 1" in words
+    assert "(was it made of other images?): 1" in words and "a is 41x31, listed as 40x30" in words
 
 
 def test_datum(epoch, tmp_path) -> None:

@@ -123,6 +123,8 @@ def check(load, pictures, *transforms, names: set[str] | None = None) -> None:
         (feedline.RandomPerspective(0.6, 1.0), "warp"),
         (feedline.RandomPerspective(0.6, 1.0, fill=(90, 0, 200)), "warp"),
         (feedline.RandomPerspective(0.6, 1.0, interpolation="nearest", fill=7), "warp"),
+        (feedline.RandomPerspective(0.0, 1.0), "warp"),
+        (feedline.RandomPerspective(1.0, 1.0, fill=200), "warp"),
         (feedline.RandomRotation(180, InterpolationMode.BILINEAR, fill=99), "warp"),
         (feedline.RandomRotation((30, 60)), "warp"),
         (feedline.RandomAffine(20, (0.2, 0.3), (0.5, 2.0), (-20, 20, -10, 10), "bilinear", 55), "warp"),
@@ -130,6 +132,27 @@ def check(load, pictures, *transforms, names: set[str] | None = None) -> None:
 )
 def test_one_operation(load, pictures, transform, name) -> None:
     check(load, pictures, feedline.CenterCrop((HEIGHT, WIDTH)), transform, names={name})
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (4, 5)])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+def test_perspective_of_a_few_pixels(load, tmp_path, size, interpolation) -> None:
+    """Where corners fall together no projection exists, and the picture stays as it is; torchvision raises, or makes noise."""
+    width, height = size
+    bodies = [picture(number, width, height) for number in range(COUNT)]
+    datasets.write_shard(tmp_path / "a.tar", [(f"{number:03d}.png", body) for number, body in enumerate(bodies)])
+    transforms = (feedline.RandomPerspective(1.0, 1.0, interpolation, fill=50), feedline.CenterCrop((height, width)))
+    rows = rows_of(load, str(tmp_path / "a.tar"), transforms)
+    for body, steps, row in zip(bodies, drawn(transforms, size=size), rows, strict=True):
+        source = numpy.asarray(Image.open(io.BytesIO(body)))
+        ((name, warp),) = [named(step) for step in steps if "operation" in step]
+        assert name == "warp" and numpy.isfinite(warp["coefficients"]).all()
+        if warp["coefficients"] == [1, 0, 0, 0, 1, 0, 0, 0]:
+            assert (row == source).all()
+        else:
+            expected = by_torchvision(name, warp, torch.from_numpy(source.copy()).permute(2, 0, 1))
+            far = numpy.abs(row - expected.permute(1, 2, 0).float().numpy()).max(-1) > 1
+            assert far.mean() <= (0.5 if interpolation == "nearest" else 0.0), (warp, far)
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ fn run_one_by_one(pixels: Vec<u8>, size: (u32, u32), transforms: &[Transform], d
         let mut alone = vec![Transform::RandomHorizontalFlip { p: 0.0 }; transforms.len()];
         alone[index] = transforms[index].clone();
         let mut steps = Vec::new();
-        let sample = Sample { size, draw, view: 0, pixels_max: PIXELS_MAX };
+        let sample = Sample { size, draw, view: 0, scale: 1, pixels_max: PIXELS_MAX };
         plan::plan(&alone, sample, &mut steps).expect("within the limits");
         let [Step::Resample(stage)] = steps[..] else { panic!("one transform is one stage") };
         pixels.resize(pixels.len() + crate::decode::STRIP_SLACK, 0);

@@ -4,7 +4,7 @@
 //! [`philox`] supplies the random numbers, [`plan`] turns transforms into steps (and says which recipes fuse),
 //! [`geometry`] has the boxes, [`axis`] the weights, and [`resize`] makes pixels from the strips that
 //! [`crate::decode`] hands on. [`operation`] does what a resample cannot ([`colour`], [`filter`], [`warp`], the
-//! [`policy`] of AutoAugment and its like), [`finish`] makes floats and planes. [`boxes`] go where the pixels go.
+//! [`policy`] of AutoAugment and its like), [`finish`] makes floats and planes. [`pair`] is for images of twice the size. [`boxes`] go where the pixels go.
 //! Everything a sample needs stays in its worker's memory.
 
 pub mod axis;
@@ -17,6 +17,7 @@ pub mod geometry;
 #[cfg(test)]
 mod golden;
 pub mod operation;
+pub mod pair;
 pub mod philox;
 pub mod plan;
 pub mod policy;
@@ -51,6 +52,8 @@ pub struct ImageRecipe {
     spec: ImageSpec,
     height: u32,
     width: u32,
+    /// How many times larger the image is than that of its pair whose transforms it shares.
+    scale: u32,
     /// Conversion to floats, where there is one.
     finish: Option<Box<Finish>>,
     /// Those that are made of the same picture, this one included.
@@ -64,9 +67,15 @@ impl ImageRecipe {
         if spec.max_pixels == 0 {
             return Err(Error::config("max_pixels must be at least 1"));
         }
-        let [height, width] = check::check_list(&spec.transforms)?;
+        let scale = spec.like.as_ref().map_or(1, |like| like.scale);
+        let [height, width] = check::check_list(&spec.transforms)?.map(|side| side.saturating_mul(scale));
+        if height.max(width) > OUTPUT_SIDE_MAX {
+            return Err(Error::config(format!(
+                "an output of {width}x{height} pixels, {scale} times that of its pair: a side has at most {OUTPUT_SIDE_MAX}"
+            )));
+        }
         let finish = Finish::of(&spec.transforms).map(Box::new);
-        Ok(Self { spec: spec.clone(), height, width, finish, views: None })
+        Ok(Self { spec: spec.clone(), height, width, scale, finish, views: None })
     }
 
     /// (height, width) of a row's image.
@@ -87,6 +96,11 @@ impl ImageRecipe {
     /// Bytes of a row: height x width x 3 values.
     pub fn row_bytes(&self) -> usize {
         self.height as usize * self.width as usize * 3 * self.dtype().bytes() as usize
+    }
+
+    /// How many times larger the image is than that of its pair whose transforms it shares; 1 for any other.
+    pub fn scale(&self) -> u32 {
+        self.scale
     }
 
     /// Its transforms, whose draws a mask can share.
@@ -111,7 +125,7 @@ impl ImageRecipe {
     }
 
     fn sample(&self, size: (u32, u32), draw: Draw) -> Sample {
-        Sample { size, draw, view: self.spec.view, pixels_max: self.spec.max_pixels }
+        Sample { size, draw, view: self.spec.view, scale: self.scale, pixels_max: self.spec.max_pixels }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::spec::{Channels, PaddingMode, Resampling, Transform, WarpSpec};
 use super::geometry::{self, Stage, Window, random_box, random_window};
 use super::operation::{Erase, Extend, Operation, Warp};
 use super::philox::{Draw, OperationPath, OperationStream, below, uniform, unit};
-use super::{policy, warp};
+use super::{pair, policy, warp};
 
 /// Attempts of RandomErasing at a box that fits.
 const ERASE_ATTEMPTS: u64 = 10;
@@ -39,6 +39,8 @@ pub struct Sample {
     pub draw: Draw,
     /// Number of its view.
     pub view: u16,
+    /// How many times larger it is than the image of its pair that the transforms are written for; 1 for any other.
+    pub scale: u32,
     /// Most pixels of an image between two steps.
     pub pixels_max: u64,
 }
@@ -46,10 +48,11 @@ pub struct Sample {
 /// Fills `steps` with what `transforms` make of a sample. At least one step.
 pub fn plan(transforms: &[Transform], sample: Sample, steps: &mut Vec<Step>) -> Result<(), SampleFault> {
     steps.clear();
-    let (width, height) = sample.size;
+    let size = pair::smaller(sample.size, sample.scale)?;
+    let (width, height) = size;
     let mut planner = Planner {
         draw: sample.draw,
-        source: sample.size,
+        source: size,
         stage: Stage::of_image(width, height),
         steps,
         is_float: false,
@@ -60,6 +63,7 @@ pub fn plan(transforms: &[Transform], sample: Sample, steps: &mut Vec<Step>) -> 
     }
     planner.end_stage();
     narrow_to_need(steps);
+    pair::enlarge(steps, sample.scale);
     check_sizes(steps, sample.pixels_max)
 }
 
@@ -395,7 +399,7 @@ mod tests {
 
     fn steps(transforms: &[Transform], size: (u32, u32)) -> Vec<Step> {
         let mut steps = Vec::new();
-        let sample = Sample { size, draw: DRAW, view: 0, pixels_max: 1 << 28 };
+        let sample = Sample { size, draw: DRAW, view: 0, scale: 1, pixels_max: 1 << 28 };
         plan(transforms, sample, &mut steps).expect("within the limits");
         steps
     }
@@ -558,7 +562,7 @@ mod tests {
             (seed, epoch, sample) in any::<(u64, u64, u64)>(),
         ) {
             let mut steps = Vec::new();
-            let sample = Sample { size, draw: Draw { seed, epoch, sample }, view: 0, pixels_max: u64::MAX };
+            let sample = Sample { size, draw: Draw { seed, epoch, sample }, view: 0, scale: 1, pixels_max: u64::MAX };
             plan(&chain, sample, &mut steps).expect("no limit");
             let mut source = size;
             for step in &steps {

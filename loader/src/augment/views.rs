@@ -36,7 +36,10 @@ impl Views {
     /// Whether images with these recipes can share a picture, if they have the same sources.
     pub fn can_share(one: &ImageRecipe, other: &ImageRecipe) -> bool {
         let (one, other) = (&one.spec, &other.spec);
-        one.decode == other.decode && one.max_pixels == other.max_pixels && one.decode.mode != DecodeMode::Scaled
+        one.decode == other.decode
+            && one.like == other.like
+            && one.max_pixels == other.max_pixels
+            && one.decode.mode != DecodeMode::Scaled
     }
 
     /// The smallest region that holds what each view reads of an image of this size.
@@ -151,7 +154,7 @@ mod tests {
         let recipe = |(view, list): (usize, &&[Transform])| {
             let layout = if view == 1 { PixelLayout::Nchw } else { PixelLayout::Nhwc };
             let (transforms, view) = (list.to_vec(), view as u16);
-            let spec = ImageSpec { transforms, layout, view, decode, max_pixels: 1 << 26 };
+            let spec = ImageSpec { transforms, layout, view, like: None, decode, max_pixels: 1 << 26 };
             ImageRecipe::compile(&spec).expect("sound")
         };
         lists.iter().enumerate().map(recipe).collect()

@@ -39,6 +39,7 @@ pub struct BoxesRecipe {
     image: usize,
     transforms: Vec<Transform>,
     view: u16,
+    scale: u32,
     pixels_max: u64,
 }
 
@@ -51,7 +52,7 @@ impl BoxesRecipe {
             FieldKind::Image(image) if field.name == *of => Some((place, image)),
             _ => None,
         });
-        let (image, ImageSpec { transforms, view, max_pixels, .. }) =
+        let (image, ImageSpec { transforms, view, max_pixels, like, .. }) =
             found.ok_or_else(|| refuse(format!("of={of:?} names no image field of this job")))?;
         if let Some(mode) = transforms.iter().find_map(mirroring) {
             return Err(refuse(format!(
@@ -81,8 +82,10 @@ impl BoxesRecipe {
         }
         let (transforms, view, pixels_max) = (transforms.clone(), *view, *max_pixels);
         // The image's own check comes with its own words; here it vouches for the plan.
-        ImageRecipe::compile(&ImageSpec { transforms: transforms.clone(), ..ImageSpec::default() })?;
-        Ok(Self { spec: spec.clone(), columns, image, transforms, view, pixels_max })
+        let pair = like.clone();
+        let geometry =
+            ImageRecipe::compile(&ImageSpec { transforms: transforms.clone(), like: pair, ..ImageSpec::default() })?;
+        Ok(Self { spec: spec.clone(), columns, image, transforms, view, scale: geometry.scale(), pixels_max })
     }
 
     /// The image field that the boxes belong to.
@@ -232,7 +235,7 @@ impl BoxesWorker {
         let (rows, first) = (self.table.rows(), self.kept.len());
         if let Some(image) = image.filter(|_| rows > 0) {
             let size = image.orientation.size(image.size);
-            let sample = Sample { size, draw, view: recipe.view, pixels_max: recipe.pixels_max };
+            let sample = Sample { size, draw, view: recipe.view, scale: recipe.scale, pixels_max: recipe.pixels_max };
             plan::plan(&recipe.transforms, sample, &mut self.steps)?;
             for row in 0..rows {
                 self.run_box(recipe, row, image, values)?;

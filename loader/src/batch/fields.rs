@@ -7,6 +7,7 @@ use super::arrays::{ARRAY_HEADER_BYTES, Sides};
 use super::boxes::{BoxValuesRecipe, BoxesRecipe, BoxesWorker};
 use super::layout::{Dtype, FieldLayout, RowForm, VALUES_BYTES_MAX};
 use super::mask::{ImageForm, MaskRecipe, MaskWorker};
+use super::pairs::{self, Leader};
 use super::room::Lengths;
 use crate::augment::views::Views;
 use crate::augment::{Draw, ImageRecipe, ImageWorker};
@@ -38,7 +39,7 @@ pub struct FieldRecipe {
 
 #[derive(Debug)]
 enum Kind {
-    Image(Box<ImageRecipe>),
+    Image(Box<ImageRecipe>, Option<Leader>),
     Mask(Box<MaskRecipe>),
     Int,
     Float,
@@ -54,6 +55,7 @@ impl FieldRecipe {
     /// Compiles all fields of a job, each with the layout that it has in a batch of `batch_size` rows. Refused, with
     /// the way out: fields that cannot be, and values that might not fit a batch.
     pub fn compile_all(fields: &[FieldSpec], batch_size: u32) -> Result<(Vec<Self>, Vec<FieldLayout>)> {
+        let fields = &pairs::resolve(fields)?[..];
         let compiled = fields.iter().map(|field| Self::compile(field, fields)).collect::<Result<Vec<_>>>()?;
         let (mut recipes, layouts): (Vec<Self>, Vec<_>) = compiled.into_iter().unzip();
         share_pictures(fields, &mut recipes);
@@ -83,7 +85,7 @@ impl FieldRecipe {
                     PixelLayout::Nchw => [3, height, width],
                 };
                 let dtype = recipe.dtype();
-                (Kind::Image(Box::new(recipe)), fixed(dtype, &shape)?, 0)
+                (Kind::Image(Box::new(recipe), Leader::of(spec, fields)), fixed(dtype, &shape)?, 0)
             }
             FieldKind::Mask(spec) => {
                 let recipe = MaskRecipe::compile(spec, name, fields)?;
@@ -134,7 +136,7 @@ impl FieldRecipe {
             // No boxes, whatever the default says.
             Kind::Boxes(_) => {}
             Kind::BoxValues(recipe) => row.extend(recipe.header(0)),
-            Kind::Image(_) | Kind::Mask(_) | Kind::Array(_) => {
+            Kind::Image(..) | Kind::Mask(_) | Kind::Array(_) => {
                 if default.len() as u64 != layout.dtype.bytes() {
                     let words = format!("one {} has not {} bytes", layout.dtype.name(), default.len());
                     return Err(SampleFault::new(FaultClass::BadValue, words));
@@ -153,9 +155,10 @@ impl FieldRecipe {
     /// How late among a row's fields it is made: those that follow an image after it, and what follows boxes after them.
     pub fn turn(&self) -> u8 {
         match &self.kind {
-            Kind::Mask(mask) => mask.like().is_some().into(),
-            Kind::Boxes(_) => 1,
-            Kind::BoxValues(_) => 2,
+            Kind::Image(_, Some(_)) => 1,
+            Kind::Mask(mask) if mask.like().is_some() => 2,
+            Kind::Boxes(_) => 2,
+            Kind::BoxValues(_) => 3,
             _ => 0,
         }
     }
@@ -219,7 +222,7 @@ fn share_pictures(fields: &[FieldSpec], recipes: &mut [FieldRecipe]) {
         .iter()
         .zip(recipes)
         .filter_map(|(field, recipe)| match &mut recipe.kind {
-            Kind::Image(image) => Some((&*field.sources, &mut **image)),
+            Kind::Image(image, _) => Some((&*field.sources, &mut **image)),
             _ => None,
         })
         .collect();
@@ -297,15 +300,19 @@ impl FieldWorker {
         store: impl FnOnce(&[u8]),
     ) -> Result<(), SampleFault> {
         match &recipe.kind {
-            Kind::Image(_) if bytes.is_empty() => {
+            Kind::Image(..) if bytes.is_empty() => {
                 return Err(SampleFault::new(FaultClass::Empty, "the image has no bytes"));
             }
             Kind::Mask(_) if bytes.is_empty() => {
                 return Err(SampleFault::new(FaultClass::Empty, "the mask has no bytes"));
             }
-            Kind::Image(image) => {
+            Kind::Image(image, leader) => {
                 store(self.images.run(image, bytes, draw)?);
                 let form = ImageForm { size: self.images.size(), orientation: self.images.orientation() };
+                if let Some(leader) = leader {
+                    let of_leader = self.image_forms.iter().find(|(field, _)| *field == leader.field);
+                    leader.check(of_leader.map(|(_, form)| *form), form)?;
+                }
                 self.image_forms.push((field, form));
                 self.trace.parameters(field, self.images.steps());
                 self.warnings = self.warnings.saturating_add(self.images.warnings());

@@ -27,6 +27,8 @@ pub struct MaskRecipe {
     fill: u16,
     max_pixels: u64,
     view: u16,
+    /// That of the image that it follows.
+    scale: u32,
 }
 
 impl MaskRecipe {
@@ -44,21 +46,26 @@ impl MaskRecipe {
             image.ok_or_else(|| refuse(format!("like={like:?} names no image field of this job")))
         });
         let like = like.transpose()?;
-        let (transforms, view) = match like {
+        let (transforms, view, pair) = match like {
             Some(_) if !spec.transforms.is_empty() => {
                 return Err(refuse("like= takes the image's transforms: leave those of the mask out".into()));
             }
             Some(place) => match &fields[place].kind {
-                FieldKind::Image(image) => (&image.transforms, image.view),
+                FieldKind::Image(image) => (&image.transforms, image.view, image.like.clone()),
                 _ => unreachable!("found as an image above"),
             },
-            None => (&spec.transforms, 0),
+            None => (&spec.transforms, 0, None),
         };
-        let geometry =
-            ImageSpec { transforms: transforms.clone(), max_pixels: spec.max_pixels, ..ImageSpec::default() };
-        let (height, width) = ImageRecipe::compile(&geometry)?.output_size();
+        let geometry = ImageSpec {
+            transforms: transforms.clone(),
+            max_pixels: spec.max_pixels,
+            like: pair,
+            ..ImageSpec::default()
+        };
+        let geometry = ImageRecipe::compile(&geometry)?;
+        let ((height, width), scale) = (geometry.output_size(), geometry.scale());
         let (dtype, fill, max_pixels) = (spec.dtype, spec.fill, spec.max_pixels);
-        Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels, view })
+        Ok(Self { transforms: transforms.clone(), like, height, width, dtype, fill, max_pixels, view, scale })
     }
 
     /// What a row is in the slot.
@@ -122,7 +129,7 @@ impl MaskWorker {
                 size = orientation.size(size);
             }
         }
-        let sample = Sample { size, draw, view: recipe.view, pixels_max: recipe.max_pixels };
+        let sample = Sample { size, draw, view: recipe.view, scale: recipe.scale, pixels_max: recipe.max_pixels };
         plan::plan(&recipe.transforms, sample, &mut self.steps)?;
         let [read, written] = &mut self.planes;
         // The decoded mask is read in place, by the first step, which is a resample.

@@ -9,6 +9,7 @@ mod boxes;
 mod fields;
 pub mod layout;
 mod mask;
+mod pairs;
 pub mod room;
 
 pub use boxes::BOX_RECORD_BYTES;

@@ -2,7 +2,7 @@
 //! orientation in EXIF data. Every step is checked against the bytes that there are.
 
 /// Start of a frame, but DHT, JPG and DAC, which lie among them.
-fn is_frame(marker: u8) -> bool {
+pub(super) fn is_frame(marker: u8) -> bool {
     matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc)
 }
 

@@ -14,6 +14,7 @@
 pub mod boxes;
 #[cfg(test)]
 mod choices;
+pub mod header;
 pub mod jpeg;
 mod markers;
 pub mod mask;

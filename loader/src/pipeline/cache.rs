@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::row::PARTS_MAX;
+use super::row::{PARTS_MAX, Span};
 use crate::plan::SampleId;
 use crate::shard::{Dataset, FileNumber};
 use crate::sys::budget::Reservation;
@@ -48,8 +48,8 @@ struct DatasetCache {
     /// Since when no stream uses it.
     idle_since: Option<Instant>,
     store: Store,
-    /// By sample and first byte.
-    entries: HashMap<(u64, u64), StoredBytes>,
+    /// By sample, file and first byte.
+    entries: HashMap<(u64, FileNumber, u64), StoredBytes>,
     /// Samples by shard.
     shard_samples: HashMap<u32, u64>,
     held_bytes: u64,
@@ -106,11 +106,12 @@ impl EncodedCache {
     }
 
     /// What is kept of `sample`, if all of `spans` are.
-    pub(super) fn get(&self, dataset: &Dataset, sample: SampleId, spans: &[(u64, u64)]) -> Option<KeptParts> {
+    pub(super) fn get(&self, dataset: &Dataset, sample: SampleId, spans: &[Span]) -> Option<KeptParts> {
         let cache = self.datasets.iter().find(|cache| cache.dataset.number() == dataset.number())?;
         let mut kept = KeptParts::default();
-        for (part, (start, end)) in kept.iter_mut().zip(spans) {
-            let bytes = cache.entries.get(&(sample.0, *start)).filter(|bytes| bytes.len() as u64 >= end - start)?;
+        for (part, Span { file, start, end }) in kept.iter_mut().zip(spans) {
+            let bytes =
+                cache.entries.get(&(sample.0, *file, *start)).filter(|bytes| bytes.len() as u64 >= end - start)?;
             *part = Some(bytes.clone());
         }
         Some(kept)
@@ -128,9 +129,9 @@ impl EncodedCache {
         &mut self,
         dataset: &Dataset,
         sample: SampleId,
-        spans: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+        spans: impl Iterator<Item = (FileNumber, u64, &'a [u8])> + Clone,
     ) {
-        let needed: u64 = spans.clone().map(|(_, bytes)| bytes.len() as u64 + ENTRY_BYTES).sum();
+        let needed: u64 = spans.clone().map(|(_, _, bytes)| bytes.len() as u64 + ENTRY_BYTES).sum();
         if needed == 0 || needed > self.capacity_bytes {
             return;
         }
@@ -141,14 +142,14 @@ impl EncodedCache {
         }
         let Some(cache) = self.find_mut(dataset) else { return };
         let mut is_known = false;
-        for (start, bytes) in spans {
-            if cache.entries.contains_key(&(sample.0, start)) {
+        for (file, start, bytes) in spans {
+            if cache.entries.contains_key(&(sample.0, file, start)) {
                 // Another stream has kept it, or as much of it as its fields need.
                 is_known = true;
                 continue;
             }
             match cache.store.add(bytes) {
-                Ok(stored) => cache.entries.insert((sample.0, start), stored),
+                Ok(stored) => cache.entries.insert((sample.0, file, start), stored),
                 Err(error) => {
                     let held = self.held_bytes();
                     tracing::warn!("the cache of encoded samples keeps no more than {}: {error}", Mebibytes(held));
@@ -227,6 +228,8 @@ mod tests {
     use crate::shard::IndexOptions;
     use crate::sys::budget::{Budget, Part};
 
+    const FILE: FileNumber = FileNumber { shard: 0, file: 0 };
+
     /// A dataset of two shards with three samples each.
     fn dataset(folder: &Path) -> Arc<Dataset> {
         let shards: Vec<_> = ["a.tar", "b.tar"].into_iter().map(|name| folder.join(name)).collect();
@@ -254,11 +257,12 @@ mod tests {
     }
 
     fn keep(cache: &mut EncodedCache, dataset: &Dataset, sample: u64, start: u64, bytes: &[u8]) {
-        cache.keep(dataset, SampleId(sample), std::iter::once((start, bytes)));
+        cache.keep(dataset, SampleId(sample), std::iter::once((FILE, start, bytes)));
     }
 
     fn holds(cache: &EncodedCache, dataset: &Dataset, sample: u64, spans: &[(u64, u64)]) -> bool {
-        cache.get(dataset, SampleId(sample), spans).is_some()
+        let spans: Vec<Span> = spans.iter().map(|&(start, end)| Span { file: FILE, start, end }).collect();
+        cache.get(dataset, SampleId(sample), &spans).is_some()
     }
 
     #[test]
@@ -272,7 +276,7 @@ mod tests {
         }
         let held: Vec<bool> = (0..6).map(|sample| holds(&cache, &dataset, sample, &[(512, 1112)])).collect();
         assert_eq!(held, [true, true, false, false, false, false]);
-        let kept = cache.get(&dataset, SampleId(1), &[(512, 1112)]).expect("kept");
+        let kept = cache.get(&dataset, SampleId(1), &[Span { file: FILE, start: 512, end: 1112 }]).expect("kept");
         assert!(kept[0].as_ref().is_some_and(|bytes| **bytes == [1; 600]) && kept[1].is_none());
         // A shorter span of it is there too; a longer one, or one that starts elsewhere, is not, nor a second one.
         assert!(holds(&cache, &dataset, 1, &[(512, 600)]));
@@ -290,9 +294,9 @@ mod tests {
         let mut cache = cache(300 + 2 * ENTRY_BYTES);
         join(&mut cache, &dataset);
         let bytes = [5; 200];
-        cache.keep(&dataset, SampleId(0), [(0, &bytes[..]), (900, &bytes[..])].into_iter());
+        cache.keep(&dataset, SampleId(0), [(FILE, 0, &bytes[..]), (FILE, 900, &bytes[..])].into_iter());
         assert!(!holds(&cache, &dataset, 0, &[(0, 200)]) && cache.held_bytes() == 0);
-        cache.keep(&dataset, SampleId(0), [(0, &bytes[..]), (900, &bytes[..100])].into_iter());
+        cache.keep(&dataset, SampleId(0), [(FILE, 0, &bytes[..]), (FILE, 900, &bytes[..100])].into_iter());
         assert!(holds(&cache, &dataset, 0, &[(0, 200), (900, 1000)]));
         assert_eq!(cache.datasets[0].shard_samples[&0], 1, "one sample, of two spans");
     }

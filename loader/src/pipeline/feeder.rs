@@ -17,14 +17,14 @@ use super::cache::{EncodedCache, KeptParts};
 use super::cursor::{Cursor, NextRow};
 use super::files::{Acquired, FileTable};
 use super::open_batch::OpenBatch;
-use super::row::{PARTS_MAX, Part, PartBytes, Parts, RowWork, spans};
+use super::row::{self, PARTS_MAX, Part, PartBytes, Parts, RowWork, Span};
 use super::stream::{Stream, StreamId};
 use super::turns::{self, Clock, Need};
 use super::under_way::RowUnderWay;
 use crate::error::{Error, FaultClass, Result, SampleFault};
 use crate::plan::SampleId;
-use crate::read::{Arena, Completion, READ_BYTES_MAX, ReadBuffer, ReadRequest, Reader};
-use crate::shard::FileNumber;
+use crate::read::{Arena, Completion, FileId, READ_BYTES_MAX, ReadBuffer, ReadRequest, Reader};
+use crate::shard::Dataset;
 use crate::spec::FIELDS_MAX;
 use crate::sys::epoll::{Epoll, Trigger};
 use crate::telemetry::StageState;
@@ -66,9 +66,9 @@ pub(super) struct Retry {
 /// A row with reads in flight.
 struct Pending {
     work: RowWork,
-    file: FileNumber,
+    spans: [Span; PARTS_MAX],
+    span_count: u8,
     reads_left: u8,
-    offsets: [u64; PARTS_MAX],
     started: Instant,
 }
 
@@ -421,24 +421,23 @@ impl Feeder {
         let mut fields = [None; FIELDS_MAX];
         let fields = &mut fields[..stream.fields().len()];
         stream.selector().select(stream.dataset(), sample, fields);
-        let mut covers = [(0, 0); PARTS_MAX];
-        let count = spans(fields, &mut covers);
-        let covers = &covers[..count];
-        let number = stream.dataset().file_of(sample);
+        let mut spans = [Span::EMPTY; PARTS_MAX];
+        let count = row::spans(fields, &mut spans);
+        let covers = &spans[..count];
         if count == 0 {
             self.hand_over(row_work(batch, row, attempt, sample, 0));
             return Ok(());
         }
         if let Some(kept) = self.cache.get(stream.dataset(), sample, covers) {
             let mut work = row_work(batch, row, attempt, sample, 0);
-            self.use_kept(&mut work, number, covers, kept);
+            self.use_kept(&mut work, covers, kept);
             self.hand_over(work);
             return Ok(());
         }
         let mut buffers = match self.allocate(covers) {
             Ok(Some(buffers)) => buffers,
             Ok(None) => return Err(Refused::NoRoom),
-            Err(error) if covers.iter().any(|(start, end)| end - start > u64::from(READ_BYTES_MAX)) => {
+            Err(error) if covers.iter().any(|span| span.end - span.start > u64::from(READ_BYTES_MAX)) => {
                 let mut work = row_work(batch, row, attempt, sample, 0);
                 work.fault = Some(SampleFault::new(FaultClass::TooLarge, error.to_string()));
                 self.hand_over(work);
@@ -450,50 +449,50 @@ impl Feeder {
                 return Ok(());
             }
         };
-        let file = match self.files.acquire(stream.dataset(), number, &mut *self.reader) {
-            Ok(Acquired::File(file)) => file,
-            Ok(Acquired::NoRoom) => return Err(Refused::NoRoom),
-            Ok(Acquired::Unpacking) => return Err(Refused::Unpacking),
+        let files = match self.acquire(stream.dataset(), covers) {
+            Ok(Ok(files)) => files,
+            Ok(Err(refused)) => return Err(refused),
             Err(error) => {
                 stream.fail(error);
                 return Ok(());
             }
         };
         let slot = self.vacant.pop().expect("the caller looked for room");
-        let reads_left = u8::try_from(count).expect("at most PARTS_MAX");
+        let span_count = u8::try_from(count).expect("at most PARTS_MAX");
         let arena_bytes =
             buffers.iter().flatten().filter(|buffer| buffer.is_of_arena()).map(|buffer| buffer.len()).sum::<u32>();
-        let mut offsets = [0; PARTS_MAX];
-        offsets.iter_mut().zip(covers).for_each(|(offset, (start, _))| *offset = *start);
         self.pending[slot] = Some(Pending {
             work: row_work(batch, row, attempt, sample, arena_bytes.into()),
-            file: number,
-            reads_left,
-            offsets,
+            spans,
+            span_count,
+            reads_left: span_count,
             started: Instant::now(),
         });
-        for (part, (start, end)) in covers.iter().enumerate() {
+        for (part, span) in covers.iter().enumerate() {
             let buffer = buffers[part].take().expect("one a span");
+            let file = files[part].expect("one a span");
             let ticket = (slot * PARTS_MAX + part) as u64;
-            self.submit(ReadRequest { file, offset: *start, ticket, buffer });
-            stream.counters().read_bytes.fetch_add(end - start, Relaxed);
+            self.submit(ReadRequest { file, offset: span.start, ticket, buffer });
+            stream.counters().read_bytes.fetch_add(span.end - span.start, Relaxed);
         }
         Ok(())
     }
 
-    /// A row whose bytes are kept, unless its file has changed since.
-    fn use_kept(&mut self, work: &mut RowWork, file: FileNumber, covers: &[(u64, u64)], kept: KeptParts) {
+    /// A row whose bytes are kept, unless one of its files has changed since.
+    fn use_kept(&mut self, work: &mut RowWork, covers: &[Span], kept: KeptParts) {
         let stream = work.batch.stream.clone();
-        if self.cache.must_look(stream.dataset(), file)
-            && let Err(error) = stream.dataset().open_file(file)
-        {
-            self.cache.forget(stream.dataset());
-            return stream.fail(error);
+        for span in covers {
+            if self.cache.must_look(stream.dataset(), span.file)
+                && let Err(error) = stream.dataset().open_file(span.file)
+            {
+                self.cache.forget(stream.dataset());
+                return stream.fail(error);
+            }
         }
         let mut bytes = 0;
-        for (part, (kept, (start, end))) in kept.into_iter().flatten().zip(covers).enumerate() {
-            work.parts.set(part, Part { offset: *start, bytes: PartBytes::Kept(kept) });
-            bytes += end - start;
+        for (part, (kept, span)) in kept.into_iter().flatten().zip(covers).enumerate() {
+            work.parts.set(part, Part { file: span.file, offset: span.start, bytes: PartBytes::Kept(kept) });
+            bytes += span.end - span.start;
         }
         stream.counters().cached_rows.fetch_add(1, Relaxed);
         stream.counters().cached_bytes.fetch_add(bytes, Relaxed);
@@ -510,11 +509,34 @@ impl Feeder {
         Ok(())
     }
 
+    /// The open file of each span, with one read counted on it; none at all when one has no room or is not there yet.
+    fn acquire(
+        &mut self,
+        dataset: &Arc<Dataset>,
+        spans: &[Span],
+    ) -> Result<Result<[Option<FileId>; PARTS_MAX], Refused>> {
+        let mut files = [None; PARTS_MAX];
+        for (place, span) in spans.iter().enumerate() {
+            let refused = match self.files.acquire(dataset, span.file, &mut *self.reader) {
+                Ok(Acquired::File(file)) => {
+                    files[place] = Some(file);
+                    continue;
+                }
+                Ok(Acquired::NoRoom) => Ok(Err(Refused::NoRoom)),
+                Ok(Acquired::Unpacking) => Ok(Err(Refused::Unpacking)),
+                Err(error) => Err(error),
+            };
+            spans[..place].iter().for_each(|span| self.files.give_up(dataset, span.file));
+            return refused;
+        }
+        Ok(Ok(files))
+    }
+
     /// One buffer a span, or none at all.
-    fn allocate(&mut self, spans: &[(u64, u64)]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
+    fn allocate(&mut self, spans: &[Span]) -> Result<Option<[Option<ReadBuffer>; PARTS_MAX]>> {
         let mut buffers = [const { None }; PARTS_MAX];
-        for (buffer, (start, end)) in buffers.iter_mut().zip(spans) {
-            *buffer = self.arena.allocate_at(*start, end - start)?;
+        for (buffer, span) in buffers.iter_mut().zip(spans) {
+            *buffer = self.arena.allocate_at(span.start, span.end - span.start)?;
             if buffer.is_none() {
                 return Ok(None);
             }
@@ -545,10 +567,10 @@ impl Feeder {
         let (slot, part) = (ticket / PARTS_MAX, ticket % PARTS_MAX);
         let pending = self.pending[slot].as_mut().expect("a ticket is in flight once");
         match completion.result {
-            Ok(()) => pending
-                .work
-                .parts
-                .set(part, Part { offset: pending.offsets[part], bytes: PartBytes::Read(completion.buffer) }),
+            Ok(()) => {
+                let Span { file, start: offset, .. } = pending.spans[part];
+                pending.work.parts.set(part, Part { file, offset, bytes: PartBytes::Read(completion.buffer) });
+            }
             Err(error) => pending.work.fault = Some(SampleFault::new(FaultClass::Io, error.to_string())),
         }
         pending.reads_left -= 1;
@@ -564,7 +586,10 @@ impl Feeder {
         let stream = &pending.work.batch.stream;
         let elapsed = u64::try_from(pending.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         stream.counters().read_ns.fetch_add(elapsed, Relaxed);
-        let unchanged = self.files.release(stream.dataset(), pending.file, self.wake, &mut *self.reader);
+        let mut unchanged = Ok(());
+        for span in &pending.spans[..pending.span_count.into()] {
+            unchanged = unchanged.and(self.files.release(stream.dataset(), span.file, self.wake, &mut *self.reader));
+        }
         if let Err(error) = unchanged.and_then(|()| self.keep(&pending.work)) {
             self.cache.forget(stream.dataset());
             stream.fail(error);

@@ -217,6 +217,13 @@ impl FileTable {
         outcome
     }
 
+    /// A read that was counted on file `number` of `dataset` does not take place.
+    pub(super) fn give_up(&mut self, dataset: &Dataset, number: FileNumber) {
+        if let Some(Entry::Open(open)) = self.entries.get_mut(&file_key(dataset, number)) {
+            open.reads -= 1;
+        }
+    }
+
     /// Closes the files of `dataset`, whose last stream has ended; those with reads in flight after the last of them.
     pub(super) fn close_dataset(&mut self, dataset: &Arc<Dataset>, reader: &mut dyn Reader) {
         self.entries.retain(|key, entry| match entry {

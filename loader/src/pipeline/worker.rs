@@ -166,10 +166,10 @@ impl Worker {
             if let Some(found) = &work.fault {
                 return Err(fault(range.offset, found.clone()));
             }
-            let bytes = match stream.dataset().stored(work.sample, &place) {
+            let bytes = match stream.dataset().stored(&place) {
                 Some(stored) => stored,
                 None if range.len == 0 => &[],
-                None => work.parts.bytes(range).expect("the feeder read what the selector selects"),
+                None => work.parts.bytes(&place).expect("the feeder read what the selector selects"),
             };
             let bytes = self.unwrapper.unwrap(encoding, bytes).map_err(|found| fault(range.offset, found))?;
             self.fields.run(field, recipe, bytes, draw, store).map_err(|found| fault(range.offset, found))?;
@@ -239,11 +239,14 @@ fn report(work: &RowWork, found: FieldFault) -> FaultReport {
     let mut places = [None; FIELDS_MAX];
     let places = &mut places[..stream.fields().len()];
     stream.selector().select(stream.dataset(), work.sample, places);
-    let origin = places[found.field].map(|place| place.origin);
-    // The shard tells which sample it is, and is no place where a value of the table could be looked for.
-    let (offset, message) = match (origin, stream.dataset().table_path()) {
-        (Some(Origin::Labels), Some(table)) => {
+    // The shard tells which sample it is; a value of the table, or of another part of a join, is elsewhere.
+    let (offset, message) = match (places[found.field], stream.dataset().table_path()) {
+        (Some(FieldBytes { origin: Origin::Labels, .. }), Some(table)) => {
             (0, format!("{}, in the table {}", found.fault.message, table.display()))
+        }
+        (Some(FieldBytes { file, .. }), _) if file.shard >= stream.dataset().shard_count() => {
+            let path = stream.dataset().shard_path(file.shard).display();
+            (0, format!("{}, at byte {} of {path}", found.fault.message, found.offset))
         }
         _ => (found.offset, found.fault.message),
     };

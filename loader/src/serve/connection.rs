@@ -521,7 +521,7 @@ fn quarantine(spec: &JobSpec, attached: Option<&[u8]>) -> Result<Option<Quaranti
 /// Finds the samples to leave out, beside the control plane: it goes through the keys or the samples of the shards concerned.
 /// Beside them, how many are in quarantine.
 async fn find_left_out(spec: &JobSpec, list: Option<QuarantineList>, dataset: &Arc<Dataset>) -> Result<(LeftOut, u64)> {
-    if list.is_none() && spec.drop_missing.is_empty() {
+    if list.is_none() && spec.drop_missing.is_empty() && dataset.unpaired().is_empty() {
         return Ok((LeftOut::default(), 0));
     }
     let (dataset, spec) = (dataset.clone(), spec.clone());

@@ -10,8 +10,15 @@ use crate::error::{FaultClass, Result};
 use crate::shard::Dataset;
 use crate::spec::JobSpec;
 
-/// The samples of `dataset` that lack a field which `spec` drops them for.
+/// The samples of `dataset` that lack a part of a join, or a field which `spec` drops them for. The dataset's own notices
+/// tell of the former.
 pub(super) fn find_lacking(spec: &JobSpec, dataset: &Dataset) -> Result<LeftOut> {
+    let mut left_out = LeftOut { samples: dataset.unpaired().to_vec(), notices: Vec::new() };
+    left_out.join(lacking_fields(spec, dataset)?);
+    Ok(left_out)
+}
+
+fn lacking_fields(spec: &JobSpec, dataset: &Dataset) -> Result<LeftOut> {
     let wanted: Vec<usize> =
         (0..spec.fields.len()).filter(|&field| spec.drop_missing.contains(&spec.fields[field].name)).collect();
     if wanted.is_empty() {

@@ -1,7 +1,7 @@
 //! A dataset: the indexes of its shards, one after the other.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -10,9 +10,9 @@ use std::thread;
 
 use super::cache::Cache;
 use super::compressed;
-use super::findings::Finding;
 use super::identity::FileState;
 use super::index::{self, ShardIndex};
+use super::join::Join;
 use super::kind::ShardKind;
 use super::labels::Labels;
 use super::lmdb::{self, DatabaseState, Snapshot, SnapshotId};
@@ -22,7 +22,7 @@ use super::selector::FieldSelector;
 use super::tree::{self, Links};
 use crate::error::{Error, Result};
 use crate::plan::SampleId;
-use crate::spec::DatasetRules;
+use crate::spec::{DatasetRules, JoinPartSpec, JoinSpec};
 
 /// Threads that index. They wait for the disk more than they compute, so their number is a queue depth.
 const THREADS: u32 = 16;
@@ -67,11 +67,11 @@ pub struct FileNumber {
 type Opened = (ShardIndex, Option<Snapshot>);
 
 #[derive(Debug)]
-struct Shard {
-    path: PathBuf,
-    index: ShardIndex,
+pub(super) struct Shard {
+    pub(super) path: PathBuf,
+    pub(super) index: ShardIndex,
     /// What keeps a database as it was indexed.
-    snapshot: Option<Snapshot>,
+    pub(super) snapshot: Option<Snapshot>,
 }
 
 impl Shard {
@@ -85,19 +85,25 @@ impl Shard {
 #[derive(Debug)]
 pub struct Dataset {
     number: u64,
-    shards: Vec<Shard>,
+    /// Those that have the samples; in a join, behind them those of the other parts, whose samples are numbered on.
+    pub(super) shards: Vec<Shard>,
+    /// How many shards have the samples.
+    pub(super) own_shards: usize,
     /// Per shard, the number of its first sample.
     first_samples: Vec<u64>,
+    /// Samples of the own shards, and of all.
     sample_count: u64,
+    number_count: u64,
     key_bytes_max: u32,
-    notices: Vec<String>,
+    pub(super) notices: Vec<String>,
     databases: Vec<DatabaseState>,
     links: Links,
     labels: Option<(PathBuf, Labels)>,
+    join: Option<Join>,
     /// Where its indexes are kept.
     cache: Cache,
     /// Where compressed shards are unpacked.
-    unpack_folder: PathBuf,
+    pub(super) unpack_folder: PathBuf,
     /// A file of a tree was found to be another than was listed.
     is_outdated: AtomicBool,
     /// After the last database that no lock keeps; 0 where there is none.
@@ -129,14 +135,23 @@ impl Dataset {
         pattern::check_files(&paths)?;
         let cache = Cache::new(options.cache_dir.as_deref(), &options.rules);
         let indexes = open_all(&paths, options, &cache, progress, stop)?;
-        let mut dataset = Self::join(paths, indexes, options.links, cache);
+        let own_shards = match &options.rules.join {
+            Some(join) => {
+                join.check(paths.len())?;
+                join.parts[0].shards as usize
+            }
+            None => paths.len(),
+        };
+        let mut dataset = Self::of_indexes(paths, indexes, own_shards, options.links, cache);
         dataset.notices.extend(dataset.cache.failure().map(str::to_owned));
         if dataset.sample_count == 0 {
             return Err(dataset.no_samples());
         }
+        if let Some(join) = &options.rules.join {
+            dataset.add_parts(join)?;
+        }
         if let Some(table) = &options.rules.labels {
-            let keys =
-                dataset.shards.iter().flat_map(|Shard { index, .. }| (0..index.sample_count()).map(|n| index.key(n)));
+            let keys = dataset.keys(0..dataset.own_shards).map(|(_, key)| key);
             let labels = Labels::open(table, options.rules.key_rule, keys)?;
             dataset.notices.extend(labels.notices.iter().cloned());
             dataset.labels = Some((table.path.clone(), labels));
@@ -144,14 +159,17 @@ impl Dataset {
         Ok(dataset)
     }
 
-    fn join(paths: Vec<PathBuf>, indexes: Vec<Opened>, links: Links, cache: Cache) -> Self {
-        let mut sample_count = 0;
+    /// The first `own_shards` have the samples.
+    fn of_indexes(paths: Vec<PathBuf>, indexes: Vec<Opened>, own_shards: usize, links: Links, cache: Cache) -> Self {
+        let mut number_count = 0;
         let mut first_samples = Vec::with_capacity(indexes.len());
         for (index, _) in &indexes {
-            first_samples.push(sample_count);
-            sample_count += u64::from(index.sample_count());
+            first_samples.push(number_count);
+            number_count += u64::from(index.sample_count());
         }
-        let key_bytes_max = indexes.iter().map(|(index, _)| index.key_bytes_max()).max().unwrap_or(0);
+        let sample_count = first_samples.get(own_shards).copied().unwrap_or(number_count);
+        let own = &indexes[..own_shards];
+        let key_bytes_max = own.iter().map(|(index, _)| index.key_bytes_max()).max().unwrap_or(0);
         let shards = paths.into_iter().zip(indexes);
         let shards: Vec<Shard> = shards.map(|(path, (index, snapshot))| Shard { path, index, snapshot }).collect();
         let is_watched = |shard: &Shard| shard.snapshot.as_ref().is_some_and(Snapshot::is_watched);
@@ -161,25 +179,53 @@ impl Dataset {
         let mut dataset = Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             shards,
+            own_shards,
             first_samples,
             sample_count,
+            number_count,
             key_bytes_max,
             notices: Vec::new(),
             databases: Vec::new(),
             links,
             labels: None,
+            join: None,
             cache,
             unpack_folder,
             is_outdated: AtomicBool::new(false),
             watched_end,
         };
         dataset.databases = dataset.shards.iter().filter_map(Shard::database).collect();
-        dataset.notices = dataset.findings();
-        dataset.notices.extend(dataset.shards.iter().filter_map(|shard| shard.snapshot.as_ref()?.notice()));
-        dataset.notices.extend(dataset.notes());
-        dataset.notices.extend(dataset.repeated_shards());
-        dataset.notices.extend(dataset.compressed_words());
+        dataset.notices = dataset.first_notices();
         dataset
+    }
+
+    /// Pairs the samples with those of the other parts.
+    fn add_parts(&mut self, spec: &JoinSpec) -> Result<()> {
+        if let Some(compressed) = self.first_compressed() {
+            return Err(Error::config(format!(
+                "{} is compressed, and the parts of a join are read in each other's order: write it as a plain tar, for \
+                 example by `feedline convert`",
+                compressed.display()
+            )));
+        }
+        let mut end = 0;
+        let keys = spec.parts.iter().map(|part| {
+            let start = end;
+            end += part.shards as usize;
+            self.keys(start..end)
+        });
+        let join = Join::new(spec, keys.collect())?;
+        self.notices.extend(join.notice.clone());
+        self.join = Some(join);
+        Ok(())
+    }
+
+    /// The samples of some shards with their numbers, in order.
+    fn keys(&self, shards: Range<usize>) -> impl Iterator<Item = (u64, &str)> + Clone {
+        let indexes = self.shards[shards.clone()].iter().zip(&self.first_samples[shards]);
+        indexes.flat_map(|(Shard { index, .. }, first)| {
+            (0..index.sample_count()).map(move |local| (first + u64::from(local), index.key(local)))
+        })
     }
 
     /// A number that no other dataset of this process ever had: an address comes again.
@@ -187,19 +233,43 @@ impl Dataset {
         self.number
     }
 
-    /// Samples of all shards.
+    /// Its samples; of a join those of the first part.
     pub fn sample_count(&self) -> u64 {
         self.sample_count
     }
 
-    /// Shards, those without samples included.
+    /// Shards that have its samples, those without samples included.
     pub fn shard_count(&self) -> u32 {
-        u32::try_from(self.shards.len()).expect("fewer shards than 2^32 fit into memory")
+        shard_number(self.own_shards)
     }
 
-    /// Per shard, the number of its first sample.
+    /// All shards, those of the other parts of a join included.
+    pub(super) fn all_shards(&self) -> u32 {
+        shard_number(self.shards.len())
+    }
+
+    /// Per shard that has samples of it, the number of its first.
     pub fn first_samples(&self) -> &[u64] {
-        &self.first_samples
+        &self.first_samples[..self.own_shards]
+    }
+
+    /// The join, if it is one.
+    pub(super) fn join(&self) -> Option<&Join> {
+        self.join.as_ref()
+    }
+
+    /// The part of the join that `shard` belongs to.
+    pub(super) fn part_of(&self, shard: u32) -> Option<&JoinPartSpec> {
+        let mut end = 0;
+        self.join()?.parts().iter().find(|part| {
+            end += part.shards;
+            shard < end
+        })
+    }
+
+    /// Samples that lack a part of the join, ascending: an epoch leaves them out.
+    pub fn unpaired(&self) -> &[u64] {
+        self.join.as_ref().map_or(&[], Join::unpaired)
     }
 
     /// Whether a member of `sample` has its bytes at `offset` of the shard.
@@ -217,7 +287,7 @@ impl Dataset {
 
     /// The shard that holds `sample`, and its number in it.
     pub fn locate(&self, sample: SampleId) -> (u32, u32) {
-        assert!(sample.0 < self.sample_count, "sample {} of {}", sample.0, self.sample_count);
+        assert!(sample.0 < self.number_count, "sample {} of {}", sample.0, self.number_count);
         // Shards without samples start where the next one does; the last that starts at or before is the one.
         let shard = self.first_samples.partition_point(|&first| first <= sample.0) - 1;
         let local = u32::try_from(sample.0 - self.first_samples[shard]).expect("a shard counts its samples in 32 bits");
@@ -230,14 +300,11 @@ impl Dataset {
         use_key(self.index(shard).key(local))
     }
 
-    /// The bytes of a field of `sample` that are in memory; `None` when they are in its file.
-    pub fn stored(&self, sample: SampleId, field: &FieldBytes) -> Option<&[u8]> {
+    /// The bytes of a field that are in memory; `None` when they are in its file.
+    pub fn stored(&self, field: &FieldBytes) -> Option<&[u8]> {
         match field.origin {
             Origin::File => None,
-            Origin::Index => {
-                let (shard, _) = self.locate(sample);
-                Some(self.index(shard).stored(field.range))
-            }
+            Origin::Index => Some(self.index(field.file.shard).stored(field.range)),
             Origin::Labels => self.labels().map(|labels| labels.bytes(field.range)),
         }
     }
@@ -269,7 +336,7 @@ impl Dataset {
 
     /// Names of the classes, where the dataset is one folder of files.
     pub fn classes(&self) -> Option<&[String]> {
-        match self.shards.as_slice() {
+        match &self.shards[..self.own_shards] {
             [Shard { index, .. }] => index.meta.classes.as_deref(),
             _ => None,
         }
@@ -328,21 +395,14 @@ impl Dataset {
         owned + labels + firsts as u64
     }
 
-    fn compressed_words(&self) -> Option<String> {
-        let count = self.shards.iter().filter(|shard| shard.index.compression().is_some()).count();
-        let first = self.shards.iter().find_map(|shard| shard.index.compression())?;
-        Some(format!(
-            "{count} of {} shards are compressed ({}): each is unpacked into {} before it is read, which costs time and space \
-             in every epoch; write them as plain tars with `feedline convert`",
-            self.shards.len(),
-            first.name(),
-            self.unpack_folder.display()
-        ))
-    }
-
     /// The file that holds the bytes of `sample`.
     pub fn file_of(&self, sample: SampleId) -> FileNumber {
         let (shard, local) = self.locate(sample);
+        self.file_at(shard, local)
+    }
+
+    /// The file that holds the bytes of sample `local` of `shard`.
+    pub(super) fn file_at(&self, shard: u32, local: u32) -> FileNumber {
         FileNumber { shard, file: if self.index(shard).is_tree() { local + 1 } else { 0 } }
     }
 
@@ -415,70 +475,10 @@ impl Dataset {
     pub(super) fn index(&self, shard: u32) -> &ShardIndex {
         &self.shards[shard as usize].index
     }
+}
 
-    /// One line for each class of findings.
-    fn findings(&self) -> Vec<String> {
-        struct Sum<'a> {
-            count: u64,
-            shards: u64,
-            path: &'a Path,
-            offset: u64,
-            example: &'a str,
-        }
-        let mut sums = BTreeMap::<Finding, Sum<'_>>::new();
-        for Shard { path, index, .. } in &self.shards {
-            for found in index.meta.findings.iter().filter(|found| found.finding.is_notable()) {
-                let first = Sum { count: 0, shards: 0, path, offset: found.offset, example: &found.example };
-                let sum = sums.entry(found.finding).or_insert(first);
-                sum.count += found.count;
-                sum.shards += 1;
-            }
-        }
-        let line = |(finding, Sum { count, shards, path, offset, example }): (Finding, Sum<'_>)| {
-            let (total, path) = (self.shards.len(), path.display());
-            let comma = if example.is_empty() { "" } else { ", " };
-            let what = finding.describe();
-            format!("{what}: {count}, in {shards} of {total} shards; the first: {path}, byte {offset}{comma}{example}")
-        };
-        sums.into_iter().map(line).collect()
-    }
-
-    /// How shards were understood: one line for all that were alike.
-    fn notes(&self) -> Vec<String> {
-        let mut alike = BTreeMap::<&str, (usize, &Path)>::new();
-        for Shard { path, index, .. } in &self.shards {
-            for note in &index.meta.notes {
-                alike.entry(note).or_insert((0, path)).0 += 1;
-            }
-        }
-        let total = self.shards.len();
-        let line = |(note, (count, path)): (&str, (usize, &Path))| match total {
-            1 => format!("{}: {note}", path.display()),
-            _ => format!("{note}: {count} of {total} shards; the first: {}", path.display()),
-        };
-        alike.into_iter().map(line).collect()
-    }
-
-    fn repeated_shards(&self) -> Option<String> {
-        let mut paths: Vec<&Path> = self.shards.iter().map(|shard| shard.path.as_path()).collect();
-        paths.sort_unstable();
-        let repeated: Vec<&Path> = paths.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
-        let first = repeated.first()?;
-        Some(format!(
-            "{} shards are listed more than once, so their samples are too; the first: {}",
-            repeated.len(),
-            first.display()
-        ))
-    }
-
-    fn no_samples(&self) -> Error {
-        let mut message = format!("there is not one sample in {} shards", self.shards.len());
-        for notice in &self.notices {
-            message.push_str("; ");
-            message.push_str(notice);
-        }
-        Error::config(message)
-    }
+fn shard_number(count: usize) -> u32 {
+    u32::try_from(count).expect("fewer shards than 2^32 fit into memory")
 }
 
 /// Makes sure that a shard has the contents that were indexed.

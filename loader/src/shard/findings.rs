@@ -78,6 +78,8 @@ pub enum Finding {
     NotListed,
     /// A line of the meta file without a key, or the second one for a key.
     ListedTwiceOrMissing,
+    /// A line of the meta file with a size that is not the image's; some images are looked at.
+    ListedSize,
 }
 
 impl Finding {
@@ -122,6 +124,10 @@ impl Finding {
             Self::StrayKey => "keys without a number, among numbered ones, left out",
             Self::NotListed => "keys that meta_info.txt does not list, left out",
             Self::ListedTwiceOrMissing => "lines of meta_info.txt without a key, or the second for one",
+            Self::ListedSize => {
+                "lines of meta_info.txt with a size that is not the image's, of those that were looked at (was it made of other \
+                 images?)"
+            }
         }
     }
 

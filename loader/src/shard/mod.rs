@@ -2,8 +2,8 @@
 //!
 //! Read in the order of the work: [`pattern`] (what the user wrote to paths), [`walk`] over a tar's headers ([`tar`],
 //! [`pax`], [`window`]), [`name`] (member names to keys and fields), [`table`] (members to samples), [`format`]
-//! (samples to the bytes of an index), [`lmdb`] (the same for databases), [`cache`] (where indexes are kept, and when one is stale), [`Dataset`] (the
-//! indexes together) and [`FieldSelector`] (from the fields that a job asks for to byte ranges).
+//! (samples to the bytes of an index), [`lmdb`] (the same for databases), [`cache`] (where indexes are kept, and when one is stale), [`join`]
+//! (samples of several datasets that share a key), [`Dataset`] (the indexes together) and [`FieldSelector`] (from the fields that a job asks for to byte ranges).
 //!
 //! Reading those ranges is left to [`crate::read`], their order to [`crate::plan`].
 
@@ -15,10 +15,12 @@ mod format;
 mod glob;
 mod identity;
 mod index;
+mod join;
 mod kind;
 mod labels;
 mod lmdb;
 mod name;
+mod notices;
 mod pattern;
 mod pax;
 mod place;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::dataset::FileNumber;
+
 /// A run of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
@@ -14,7 +16,7 @@ pub struct ByteRange {
 /// What a range of bytes is a part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// The file of the sample, to be read: see [`super::Dataset::file_of`].
+    /// A file, to be read: see [`FieldBytes::file`].
     File,
     /// The shard's index, which is in memory: see [`super::Dataset::stored`].
     Index,
@@ -44,6 +46,8 @@ pub enum Encoding {
 pub struct FieldBytes {
     /// What `range` is a part of.
     pub origin: Origin,
+    /// The file that has the sample, or the part of it that the field belongs to, and the bytes unless they are elsewhere.
+    pub file: FileNumber,
     /// Where in it.
     pub range: ByteRange,
     /// What they are wrapped in.
@@ -51,8 +55,8 @@ pub struct FieldBytes {
 }
 
 impl FieldBytes {
-    /// The range to read from the sample's file, if the bytes are there.
-    pub fn in_file(&self) -> Option<ByteRange> {
-        (self.origin == Origin::File).then_some(self.range)
+    /// The file and the range of it to read, if the bytes are there.
+    pub fn in_file(&self) -> Option<(FileNumber, ByteRange)> {
+        (self.origin == Origin::File).then_some((self.file, self.range))
     }
 }

@@ -4,6 +4,7 @@
 //! act on a part compile it into a type of their own.
 
 mod boxes;
+mod join;
 mod transforms;
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use crate::batch::Dtype;
 use crate::error::{Error, Result};
 
 pub use boxes::{BOX_COLUMNS_MAX, BOXES_MAX, BoxFormat, BoxValuesSpec, BoxesSpec, Outside};
+pub use join::{JOIN_PARTS_MAX, JoinPartSpec, JoinSpec, Unpaired};
 pub use transforms::{
     Channels, FloatType, Interpolation, PaddingMode, Policy, Resampling, ResizeTo, Transform, WarpSpec,
 };
@@ -131,12 +133,15 @@ pub struct DatasetRules {
     pub key_order: KeyOrder,
     /// A table of labels, joined by key.
     pub labels: Option<LabelTable>,
+    /// Datasets that are joined by key: the job's shards are then those of its parts, one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join: Option<JoinSpec>,
 }
 
 impl DatasetRules {
     /// The part that the index of a shard depends on.
     pub fn of_index(&self) -> Self {
-        Self { labels: None, ..self.clone() }
+        Self { labels: None, join: None, ..self.clone() }
     }
 }
 
@@ -399,6 +404,9 @@ pub struct ImageSpec {
     /// Number of the view: images of one sample whose transforms are alike differ in their draws by this.
     #[serde(default)]
     pub view: u16,
+    /// The image of a pair whose transforms, draws and view this one shares; it then has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub like: Option<LikeSpec>,
     /// How bytes become pixels, where there is a choice.
     #[serde(default)]
     pub decode: DecodeSpec,
@@ -411,9 +419,20 @@ impl Default for ImageSpec {
             layout: PixelLayout::Nhwc,
             max_pixels: 1 << 28,
             view: 0,
+            like: None,
             decode: DecodeSpec::default(),
         }
     }
+}
+
+/// Which image another follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LikeSpec {
+    /// Its field.
+    pub image: String,
+    /// How many times larger the follower is, in each direction: every box, size and place of the other times this.
+    pub scale: u32,
 }
 
 /// How the bytes of an image become pixels, where there is a choice.
@@ -518,6 +537,14 @@ impl JobSpec {
         }
         if let Some(mix) = &self.mix {
             self.check_mix(mix)?;
+        }
+        if let Some(join) = &self.rules.join {
+            join.check(self.shards.len())?;
+            if self.mix.is_some() {
+                return refuse(
+                    "a job is a Mix or a Join, not both: mix datasets that are joined by a loader each".into(),
+                );
+            }
         }
         self.check_fields()
     }

@@ -3,6 +3,12 @@
 //!
 //! The same code compiled twice does the same IEEE and integer operations in the same order, since the compiler neither
 //! reorders nor contracts them: the bytes are the same.
+//!
+//! There is no path for AVX-512. Of a core's time under RandomResizedCrop(224) resizing takes 13.1 %, inverse transforms
+//! 7.0 and colours with upsampling 3.8 (`bench/runs/2026-11-30-epyc-2core-recipes`); vectors of twice the width could at
+//! most halve that, so by kernel they bring 6.5, 3.5 and 1.9 % of the whole if loads, shuffles and memory cost nothing. The
+//! rest, entropy decoding above all, is no work for vectors. On aarch64 the portable code is compiled with NEON, which
+//! every such processor has.
 
 #![expect(unsafe_code, reason = "target features, and conversions whose range was checked")]
 

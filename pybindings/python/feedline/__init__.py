@@ -39,6 +39,7 @@ from .errors import (
     StallError,
 )
 from .fields import REQUIRED, Float, Image, Int, Mask
+from .join import Join
 from .loader import Loader
 from .migrate import MigrationError, from_dataloader
 from .mix import Mix
@@ -85,6 +86,7 @@ __all__ = [
     "Grayscale",
     "Image",
     "Int",
+    "Join",
     "Json",
     "Loader",
     "LoaderError",

@@ -111,6 +111,12 @@ class Image(Field):
         default: Value of every channel of every pixel, 0 to 255 (a number, for floats), where a sample has no image.
         view: Number of this view of a sample, 0 to 65535. Images whose transforms are alike draw the same parameters;
             two views of one picture, as contrastive learning wants them, are two images with different numbers.
+        like: Name of the image field whose transforms and draws this image shares, for pairs of images: it has no transforms
+            of its own, and the pairs' sizes as stored are compared.
+        scale: With ``like``, how many times larger this image is in each direction. The transforms are drawn on the pixels of
+            the other, and every place and length is multiplied: RandomCrop(48) of one is a crop of 192 of an image of scale
+            4, at 4 times its place. Colours change alike; a blur and a change of sharpness work on the pixels they meet. A
+            pair whose sizes are not in that ratio is a bad sample.
     """
 
     form = "image"
@@ -126,9 +132,16 @@ class Image(Field):
         background: Sequence[int] | None = None,
         default: float = REQUIRED,
         view: int = 0,
+        like: str | None = None,
+        scale: int = 1,
     ) -> None:
         self.sources = checked_sources(sources, "Image")
-        _check_transforms(transforms, "Image")
+        if like is None:
+            _check_transforms(transforms, "Image")
+            if scale != 1:
+                raise ValueError("Image: scale= belongs to like=, the image that this one is larger than: add that")
+        elif transforms or view:
+            raise ValueError("Image: like= takes the other image's transforms and view: leave those of this one out")
         if not isinstance(view, int) or isinstance(view, bool) or not 0 <= view < 2**16:
             raise ValueError(f"Image: view is a number, 0 to {2**16 - 1}, got {view!r}")
         self.transforms = transforms
@@ -139,6 +152,8 @@ class Image(Field):
         self.background = None if background is None else _colour(background)
         self.default = default
         self.view = view
+        self.like = like
+        self.scale = checked_count(scale, "scale", "Image", 2**16)
 
     @property
     def dtype(self) -> str:
@@ -164,10 +179,13 @@ class Image(Field):
             spec["decode"] = decode
         if self.view:
             spec["view"] = self.view
+        if self.like is not None:
+            spec["like"] = {"image": self.like, "scale": self.scale}
         return {"image": spec}
 
     def __repr__(self) -> str:
-        return f"Image({', '.join(map(repr, (list(self.sources), *self.transforms)))})"
+        like = [] if self.like is None else [f"like={self.like!r}", f"scale={self.scale}"]
+        return f"Image({', '.join([repr(list(self.sources)), *map(repr, self.transforms), *like])})"
 
 
 def _choice(value: object, choices: tuple[str, ...], name: str) -> str:

@@ -20,6 +20,7 @@ from .epochs import Epochs
 from .errors import LoaderError, SidecarExitError
 from .fields import Field, Image, default_fields, field_specs
 from .iterator import BatchIterator
+from .join import Join
 from .mix import Mix
 from .mixing import BatchTransform, Mixing
 from .named import ServedRing
@@ -39,7 +40,7 @@ class Loader:
     Args:
         shards: Path or pattern of tar shards or LMDB databases (a folder with ``data.mdb``, or a file), or a list of them:
             braces ``{000000..000003}``, globs, ``::`` between, ``@list.txt`` for a file of them; or a folder of shards, or
-            one of plain images, a folder a class, as torchvision's ImageFolder reads it; or a `Mix` of several datasets.
+            one of plain images, a folder a class, as torchvision's ImageFolder reads it; or a `Mix` or a `Join` of several datasets.
         batch_size: Rows of a batch, per rank.
         shuffle: Whether the order of an epoch is a permutation of all samples; otherwise it is the dataset's own. The
             short word for ``order``.
@@ -137,7 +138,7 @@ class Loader:
 
     def __init__(
         self,
-        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mix,
+        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Mix | Join,
         batch_size: int = 1,
         shuffle: bool | None = None,
         *,
@@ -222,7 +223,11 @@ class Loader:
         mix = shards if isinstance(shards, Mix) else None
         if mix is not None and (indices is not None or weights is not None):
             raise ValueError("a Mix takes neither indices= nor weights=: they belong to one dataset")
-        datasets = [arguments.shard_patterns(shards)] if mix is None else [patterns for patterns, _ in mix.parts]
+        join = shards if isinstance(shards, Join) else None
+        if mix is not None:
+            datasets = [patterns for patterns, _ in mix.parts]
+        else:
+            datasets = [arguments.shard_patterns(shards)] if join is None else list(join.parts.values())
         skip_missing = arguments.one_of("missing_shards", missing_shards, ("raise", "skip")) == "skip"
         expanded = [_expand(patterns, skip_missing) for patterns in datasets]
         left_out, quarantine_hash = (
@@ -238,6 +243,7 @@ class Loader:
                 "unsorted": arguments.one_of("unsorted", unsorted, ("error", "regroup")),
                 "damaged": arguments.one_of("damaged", damaged, ("error", "skip_rest")),
                 "labels": arguments.label_table(labels),
+                **({} if join is None else {"join": join.spec([len(part) for part in expanded])}),
                 **arguments.database_rules(profile, database, key_order),
             },
             "fields": field_specs(fields, arguments.pixel_layout(layout)),

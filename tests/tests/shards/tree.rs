@@ -33,7 +33,7 @@ fn contents(dataset: &Dataset, ending: &str) -> Vec<(String, Option<String>, Vec
         assert_eq!((range.offset, range.len as usize), (0, bytes.len()));
         let class = class.map(|class| {
             assert_eq!(class.origin, Origin::Index);
-            String::from_utf8(dataset.stored(sample, &class).expect("in memory").to_vec()).expect("decimal")
+            String::from_utf8(dataset.stored(&class).expect("in memory").to_vec()).expect("decimal")
         });
         (dataset.with_key(sample, str::to_owned), class, bytes)
     };

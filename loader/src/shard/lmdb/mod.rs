@@ -105,6 +105,7 @@ pub(super) fn build(
     };
     let maker = samples::Rules {
         path,
+        source,
         profile: found.profile,
         key_order: rules.key_order,
         stated,

@@ -1,7 +1,7 @@
 //! Keys to samples, by the rules of a profile.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -12,15 +12,25 @@ use super::super::table::Table;
 use super::keys::{Keys, Record};
 use super::order;
 use super::profile::{self, numbered};
+use super::walk::read_up_to;
+use crate::decode::header;
 use crate::error::{Error, Result};
 use crate::spec::{KeyOrder, Profile};
 
 /// Longest list of images that is read.
 const META_FILE_BYTES_MAX: u64 = 1 << 30;
 
+/// Images whose size is compared with that in the list: reading the head of each would be to read the file.
+const SIZES_LOOKED_AT: usize = 64;
+
+/// Bytes of an image that are read to find its size.
+const HEAD_BYTES: usize = 16 << 10;
+
 /// What the samples are made by.
 pub(super) struct Rules<'a> {
     pub(super) path: &'a Path,
+    /// Its file.
+    pub(super) source: &'a File,
     pub(super) profile: Profile,
     pub(super) key_order: KeyOrder,
     /// The count that the database states, with the key that does.
@@ -191,12 +201,12 @@ impl Rules<'_> {
         let mut listed = Vec::new();
         let lines = list.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&list);
         for line in lines.split(|&byte| byte == b'\n') {
-            let Some(name) = image_name(line) else { continue };
+            let Some((name, size)) = image_name(line) else { continue };
             let place = by_key.get(stem(name)).or_else(|| by_key.get(name));
             match place.filter(|&&place| !is_listed[place]) {
                 Some(&place) => {
                     is_listed[place] = true;
-                    listed.push(place);
+                    listed.push((place, size));
                 }
                 None => findings.add(Finding::ListedTwiceOrMissing, 0, || self.text(name).0),
             }
@@ -207,7 +217,8 @@ impl Rules<'_> {
         if !matches!(self.key_order, KeyOrder::Auto | KeyOrder::MetaFile) {
             listed.sort_unstable();
         }
-        for place in listed {
+        self.compare_sizes(keys, &listed, findings).map_err(io("read"))?;
+        for (place, _) in listed {
             self.push(keys, &keys.records[place], &fields, table, findings)?;
         }
         let order = match self.key_order {
@@ -218,6 +229,28 @@ impl Rules<'_> {
         Ok(order.into())
     }
 
+    /// Compares the sizes in the list with those of some images, spread over it.
+    fn compare_sizes(
+        &self,
+        keys: &Keys,
+        listed: &[(usize, Option<Size>)],
+        findings: &mut Findings,
+    ) -> std::io::Result<()> {
+        let mut head = Vec::new();
+        for &(place, size) in listed.iter().step_by(listed.len().div_ceil(SIZES_LOOKED_AT).max(1)) {
+            let (Some(stated), record) = (size, &keys.records[place]) else { continue };
+            head.resize(HEAD_BYTES.min(record.len as usize), 0);
+            let filled = read_up_to(self.source, &mut head, record.offset)?;
+            if let Some(found) = header::size(&head[..filled]).filter(|found| *found != stated) {
+                findings.add(Finding::ListedSize, record.offset, || {
+                    let key = self.text(keys.key(record)).0;
+                    format!("{key} is {}x{}, listed as {}x{}", found.0, found.1, stated.0, stated.1)
+                });
+            }
+        }
+        Ok(())
+    }
+
     fn compare_count(&self, count: u64, findings: &mut Findings) {
         if let Some((name, stated)) = self.stated.filter(|&(_, stated)| stated != count) {
             findings.add(Finding::StatedCount, 0, || format!("{name} says {stated}, {count} are there"));
@@ -225,12 +258,23 @@ impl Rules<'_> {
     }
 }
 
-/// The image's name in a line such as `0001.png (480,480,3) 1`: all before the size, where there is one.
-fn image_name(line: &[u8]) -> Option<&[u8]> {
+/// Width and height.
+type Size = (u32, u32);
+
+/// The image's name in a line such as `0001.png (480,640,3) 1`: all before the size, and that, where there is one.
+fn image_name(line: &[u8]) -> Option<(&[u8], Option<Size>)> {
     let line = line.trim_ascii();
     let end = line.windows(2).position(|pair| pair == b" (").unwrap_or(line.len());
-    let name = line[..end].trim_ascii();
-    (!name.is_empty()).then_some(name)
+    let (name, size) = (line[..end].trim_ascii(), line[end..].trim_ascii());
+    (!name.is_empty()).then(|| (name, image_size(size)))
+}
+
+/// Reads `(height,width,channels)`.
+fn image_size(text: &[u8]) -> Option<Size> {
+    let mut sides = std::str::from_utf8(text).ok()?.strip_prefix('(')?.split([',', ')']);
+    let mut side = || sides.next()?.trim().parse().ok();
+    let (height, width) = (side()?, side()?);
+    Some((width, height))
 }
 
 /// A name without its last extension.
@@ -249,7 +293,8 @@ mod tests {
     #[test]
     fn lines_of_a_meta_file() {
         let check = |line: &str, name: Option<&str>, key: &str| {
-            assert_eq!(image_name(line.as_bytes()), name.map(str::as_bytes), "{line}");
+            let found = image_name(line.as_bytes());
+            assert_eq!(found.map(|(name, _)| name), name.map(str::as_bytes), "{line}");
             assert_eq!(stem(name.unwrap_or_default().as_bytes()), key.as_bytes(), "{line}");
         };
         check("0001_s001.png (480,480,3) 1\r", Some("0001_s001.png"), "0001_s001");
@@ -257,5 +302,15 @@ mod tests {
         check("a b.png", Some("a b.png"), "a b");
         check("", None, "");
         check("  ", None, "");
+    }
+
+    #[test]
+    fn sizes_in_a_meta_file() {
+        let check = |line: &str, size| assert_eq!(image_name(line.as_bytes()).expect("a name").1, size, "{line}");
+        check("0001_s001.png (480,640,3) 1\r", Some((640, 480)));
+        check("0001.png (480, 640) 1", Some((640, 480)));
+        check("0001.png", None);
+        check("0001.png (480)", None);
+        check("0001.png (a,b,3) 1", None);
     }
 }
