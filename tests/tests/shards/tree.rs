@@ -29,7 +29,7 @@ fn contents(dataset: &Dataset, ending: &str) -> Vec<(String, Option<String>, Vec
         let [Some(image), class] = found else { panic!("sample {sample:?} has no image") };
         let mut bytes = Vec::new();
         dataset.open_file(dataset.file_of(sample)).expect("there").read_to_end(&mut bytes).expect("read");
-        let range = image.in_file().expect("an image is a file");
+        let (_, range) = image.in_file().expect("an image is a file");
         assert_eq!((range.offset, range.len as usize), (0, bytes.len()));
         let class = class.map(|class| {
             assert_eq!(class.origin, Origin::Index);
