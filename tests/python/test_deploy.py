@@ -19,7 +19,10 @@ DEPLOY = Path(__file__).parent.parent.parent / "tools" / "deploy"
 
 def options() -> set[str]:
     """The long options of ``feedline serve`` and ``feedline status``."""
-    helps = [subprocess.run([*COMMAND, name, "--help"], capture_output=True, text=True, check=True).stdout for name in ("serve", "status")]
+    helps = [
+        subprocess.run([*COMMAND, name, "--help"], capture_output=True, text=True, check=True).stdout
+        for name in ("serve", "status")
+    ]
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "".join(helps)))
 
 

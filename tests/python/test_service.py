@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -286,7 +287,13 @@ def test_the_service_manager_is_told(tmp_path, is_abstract) -> None:
     manager.socket.close()
 
 
-@pytest.mark.parametrize(("thread", "words"), [("feedline-feeder", "the feeder stood still"), ("feedline-work", "every read and every worker stood still")])
+@pytest.mark.parametrize(
+    ("thread", "words"),
+    [
+        ("feedline-feeder", "the feeder stood still"),
+        ("feedline-work", "every read and every worker stood still"),
+    ],
+)
 def test_the_watchdog_hears_nothing_of_a_service_that_is_stuck(load, tmp_path, thread, words) -> None:
     manager = Manager(str(tmp_path / "notify"))
     environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
@@ -366,8 +373,6 @@ def test_only_a_socket_that_clients_can_come_to_is_taken(tmp_path) -> None:
 
 
 def test_systemd_s_own_activation(script, dataset, tmp_path) -> None:
-    import shutil
-
     if shutil.which("systemd-socket-activate") is None:
         pytest.skip("systemd-socket-activate is not installed")
     path = str(tmp_path / "sidecar.sock")
@@ -402,7 +407,8 @@ def test_status_tells_what_a_sidecar_does(load, serve) -> None:
     assert told["memory"]["resident_bytes"] > told["memory"]["anonymous_bytes"] > 0
     assert told["memory"]["ring_bytes"] == sum(stream["ring_bytes"] for stream in told["streams"])
     first, second = told["streams"]
-    assert [(stream["job"], stream["rank"], stream["world_size"]) for stream in (first, second)] == [("job 0", 0, 2), ("job 1", 1, 2)]
+    jobs = [(stream["job"], stream["rank"], stream["world_size"]) for stream in (first, second)]
+    assert jobs == [("job 0", 0, 2), ("job 1", 1, 2)]
     for stream in (first, second):
         assert (stream["pid"], stream["uid"]) == (os.getpid(), os.geteuid())
         assert (stream["samples"], stream["shards"], stream["batches_per_epoch"]) == (100, 4, 7)
@@ -432,6 +438,24 @@ def test_status_tells_what_a_sidecar_does(load, serve) -> None:
     watch.stdout.close()
 
 
+def test_the_age_of_a_snapshot_grows_and_is_shared(load, serve, tmp_path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "base"), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
+        for number in range(12):
+            transaction.put(str(number).encode(), datasets.photo(number, 40, 30))
+    server = serve("--workers", "1")
+    fields = {"image": feedline.Image(["image"], feedline.Resize((16, 16)))}
+    first = load(str(tmp_path / "base"), sidecar=server.socket, fields=fields, batch_size=4)
+    first.peek()
+    (early,) = service.status(server.socket)["streams"]
+    second = load(str(tmp_path / "base"), sidecar=server.socket, fields=fields, batch_size=4)
+    second.peek()
+    old, new = service.status(server.socket)["streams"]
+    assert old["snapshot_age_s"] > early["snapshot_age_s"] >= 0
+    assert new["snapshot_age_s"] == old["snapshot_age_s"], "one dataset, one snapshot"
+    assert "its LMDB snapshot is" in run_status("--socket", server.socket).stdout
+
+
 def names(value: object) -> set[str]:
     """The keys of objects in `value`; those of counters by a name of the data's are no keys."""
     if isinstance(value, dict):
@@ -458,7 +482,8 @@ def test_status_finds_the_sidecars_of_a_user(serve, dataset, script, monkeypatch
         assert nobody.returncode == 1
         assert "no sidecar answers in" in nobody.stderr
         assert "feedline serve --socket" in nobody.stderr
-    private = script("loader = load(sys.argv[1]); loader.peek(); say(loader._known()['sidecar_pid']); sys.stdin.read()", dataset.pattern, env=environment, stdin=True)
+    code = "loader = load(sys.argv[1]); loader.peek(); say(loader._known()['sidecar_pid']); sys.stdin.read()"
+    private = script(code, dataset.pattern, env=environment, stdin=True)
     (pid,) = private.hear()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "dead.sock"))
