@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import datasets
@@ -21,6 +22,13 @@ from service import COMMAND, Raw, frozen
 import feedline
 
 DEPLOY = Path(__file__).parent.parent.parent / "tools" / "deploy"
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], Raw]]:
+    """Makes clients by hand; they are gone at the end of the test."""
+    with ExitStack() as stack:
+        yield lambda path: stack.enter_context(closing(Raw(path)))
 
 
 # The end.
@@ -35,6 +43,7 @@ try:
         epoch = loader.epoch
         for batch in loader:
             say(epoch, batch.sample_keys, zlib.crc32(batch["image"].tobytes()), batch["label"].tolist())
+            if sys.argv[5:]: sys.stdin.readline(); del sys.argv[5:]
     say("done")
 except feedline.SidecarExitError as error:
     say("ended", str(error), error.epoch, error.position, loader.state_dict())
@@ -60,9 +69,10 @@ def take_all(said: list[list], script) -> list:
 def test_sigterm_finishes_hands_over_and_loses_nothing(script, serve, many) -> None:
     """Two ranks under load: what they took before the end and after it is what an undisturbed run takes."""
 
-    def rank(number: int, path: str, state: object):
+    def rank(number: int, path: str, state: object, *gate: str):
         environment = {"RANK": str(number), "WORLD_SIZE": "2"}
-        return script(TAKE, many.pattern, path, json.dumps(state), str(EPOCHS), env=environment)
+        arguments = (many.pattern, path, json.dumps(state), str(EPOCHS), *gate)
+        return script(TAKE, *arguments, env=environment, stdin=bool(gate))
 
     undisturbed = serve("--workers", "2")
     expected: list[list[list]] = [[], []]
@@ -73,7 +83,13 @@ def test_sigterm_finishes_hands_over_and_loses_nothing(script, serve, many) -> N
     states: list[object] = [None, None]
     for _ in range(2):
         server = serve("--workers", "2")
-        ranks = [rank(number, server.socket, states[number]) for number in range(2)]
+        ranks = [rank(number, server.socket, states[number], "gate") for number in range(2)]
+        for number in range(2):
+            taken[number].append(ranks[number].hear())
+        # Both have begun: only now do they run, so that neither is done before the signal.
+        for number in range(2):
+            ranks[number].process.stdin.write(b"go\n")
+            ranks[number].process.stdin.flush()
         for number in range(2):
             taken[number] += [ranks[number].hear() for _ in range(10)]
         server.process.send_signal(signal.SIGTERM)
@@ -158,9 +174,9 @@ def test_a_drain_ends_at_its_time_out(load, serve) -> None:
         list(iterator)
 
 
-def test_an_idle_service_ends_at_once(serve) -> None:
+def test_an_idle_service_ends_at_once(serve, connect) -> None:
     server = serve("--workers", "1")
-    idle = Raw(server.socket)
+    idle = connect(server.socket)
     assert idle.hello()["type"] == "welcome"
     server.process.send_signal(signal.SIGTERM)
     told = idle.receive()
@@ -168,7 +184,6 @@ def test_an_idle_service_ends_at_once(serve) -> None:
     assert (told["type"], told["kind"]) == ("failed", "sidecar_exit")
     assert idle.receive() is None
     assert server.process.wait(timeout=30) == 0
-    idle.close()
 
 
 # The file.
@@ -272,7 +287,13 @@ def test_the_service_manager_is_told(tmp_path, is_abstract) -> None:
     manager.socket.close()
 
 
-@pytest.mark.parametrize(("thread", "words"), [("feedline-feeder", "the feeder stood still"), ("feedline-work", "every read and every worker stood still")])
+@pytest.mark.parametrize(
+    ("thread", "words"),
+    [
+        ("feedline-feeder", "the feeder stood still"),
+        ("feedline-work", "every read and every worker stood still"),
+    ],
+)
 def test_the_watchdog_hears_nothing_of_a_service_that_is_stuck(load, tmp_path, thread, words) -> None:
     manager = Manager(str(tmp_path / "notify"))
     environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
@@ -352,8 +373,6 @@ def test_only_a_socket_that_clients_can_come_to_is_taken(tmp_path) -> None:
 
 
 def test_systemd_s_own_activation(script, dataset, tmp_path) -> None:
-    import shutil
-
     if shutil.which("systemd-socket-activate") is None:
         pytest.skip("systemd-socket-activate is not installed")
     path = str(tmp_path / "sidecar.sock")
@@ -388,7 +407,8 @@ def test_status_tells_what_a_sidecar_does(load, serve) -> None:
     assert told["memory"]["resident_bytes"] > told["memory"]["anonymous_bytes"] > 0
     assert told["memory"]["ring_bytes"] == sum(stream["ring_bytes"] for stream in told["streams"])
     first, second = told["streams"]
-    assert [(stream["job"], stream["rank"], stream["world_size"]) for stream in (first, second)] == [("job 0", 0, 2), ("job 1", 1, 2)]
+    jobs = [(stream["job"], stream["rank"], stream["world_size"]) for stream in (first, second)]
+    assert jobs == [("job 0", 0, 2), ("job 1", 1, 2)]
     for stream in (first, second):
         assert (stream["pid"], stream["uid"]) == (os.getpid(), os.geteuid())
         assert (stream["samples"], stream["shards"], stream["batches_per_epoch"]) == (100, 4, 7)
@@ -418,6 +438,24 @@ def test_status_tells_what_a_sidecar_does(load, serve) -> None:
     watch.stdout.close()
 
 
+def test_the_age_of_a_snapshot_grows_and_is_shared(load, serve, tmp_path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path / "base"), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
+        for number in range(12):
+            transaction.put(str(number).encode(), datasets.photo(number, 40, 30))
+    server = serve("--workers", "1")
+    fields = {"image": feedline.Image(["image"], feedline.Resize((16, 16)))}
+    first = load(str(tmp_path / "base"), sidecar=server.socket, fields=fields, batch_size=4)
+    first.peek()
+    (early,) = service.status(server.socket)["streams"]
+    second = load(str(tmp_path / "base"), sidecar=server.socket, fields=fields, batch_size=4)
+    second.peek()
+    old, new = service.status(server.socket)["streams"]
+    assert old["snapshot_age_s"] > early["snapshot_age_s"] >= 0
+    assert new["snapshot_age_s"] == old["snapshot_age_s"], "one dataset, one snapshot"
+    assert "its LMDB snapshot is" in run_status("--socket", server.socket).stdout
+
+
 def names(value: object) -> set[str]:
     """The keys of objects in `value`; those of counters by a name of the data's are no keys."""
     if isinstance(value, dict):
@@ -444,7 +482,8 @@ def test_status_finds_the_sidecars_of_a_user(serve, dataset, script, monkeypatch
         assert nobody.returncode == 1
         assert "no sidecar answers in" in nobody.stderr
         assert "feedline serve --socket" in nobody.stderr
-    private = script("loader = load(sys.argv[1]); loader.peek(); say(loader._known()['sidecar_pid']); sys.stdin.read()", dataset.pattern, env=environment, stdin=True)
+    code = "loader = load(sys.argv[1]); loader.peek(); say(loader._known()['sidecar_pid']); sys.stdin.read()"
+    private = script(code, dataset.pattern, env=environment, stdin=True)
     (pid,) = private.hear()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "dead.sock"))
@@ -463,15 +502,15 @@ def test_status_finds_the_sidecars_of_a_user(serve, dataset, script, monkeypatch
 OTHER_UID = 65534
 
 
-def test_one_user_s_connections_leave_room_for_others(serve) -> None:
+def test_one_user_s_connections_leave_room_for_others(serve, connect) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     server = serve("--workers", "1", "--connections", "8", "--allow-uid", str(OTHER_UID))
     Path(server.socket).parent.chmod(0o711)
     Path(server.socket).parent.parent.chmod(0o711)
-    flood = [Raw(server.socket) for _ in range(4)]
+    flood = [connect(server.socket) for _ in range(4)]
     assert {client.hello()["type"] for client in flood} == {"welcome"}
-    refused = Raw(server.socket)
+    refused = connect(server.socket)
     told = refused.hello()
     assert (told["type"], told["kind"]) == ("failed", "resources")
     assert "4 connections of uid 0 open" in told["message"]
@@ -487,9 +526,7 @@ def test_one_user_s_connections_leave_room_for_others(serve) -> None:
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0, "another user finds room"
     flood.pop().close()
-    assert within(30, lambda: Raw(server.socket).hello()["type"] == "welcome")
-    for client in flood:
-        client.close()
+    assert within(30, lambda: connect(server.socket).hello()["type"] == "welcome")
 
 
 def test_users_who_are_not_allowed_are_refused(serve) -> None:
@@ -509,9 +546,9 @@ def test_users_who_are_not_allowed_are_refused(serve) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_a_thousand_connections_that_say_nothing_stop_nobody(serve, load) -> None:
+def test_a_thousand_connections_that_say_nothing_stop_nobody(serve, load, connect) -> None:
     server = serve("--workers", "1", "--connections", "200", "--connections-per-uid", "150", "--hello-timeout", "1")
-    mute = [Raw(server.socket) for _ in range(1000)]
+    mute = [connect(server.socket) for _ in range(1000)]
     # Refused or timed out, each is told why and then let go of.
     words = [client.receive() for client in mute]
     kinds = {told["kind"] for told in words if told is not None}
@@ -521,13 +558,11 @@ def test_a_thousand_connections_that_say_nothing_stop_nobody(serve, load) -> Non
     assert len(list(load(sidecar=server.socket))) == 13
     told = service.status(server.socket)
     assert told["connections"]["refused"] > 0
-    for client in mute:
-        client.close()
 
 
-def test_silence_has_its_bounds(serve, load) -> None:
+def test_silence_has_its_bounds(serve, load, connect) -> None:
     server = serve("--workers", "1", "--hello-timeout", "1", "--idle-timeout", "1")
-    mute, idle, rude = (Raw(server.socket) for _ in range(3))
+    mute, idle, rude = (connect(server.socket) for _ in range(3))
     assert idle.hello()["type"] == "welcome"
     rude.send({"type": "status"})
     assert "the first message of a connection is a hello" in rude.receive()["message"]
@@ -536,15 +571,12 @@ def test_silence_has_its_bounds(serve, load) -> None:
     told = idle.receive()
     assert "had no stream and said nothing for 1s" in told["message"]
     assert [client.receive() for client in (mute, idle, rude)] == [None, None, None]
-    for client in (mute, idle, rude):
-        client.close()
     # A stream may be idle for as long as its trainer likes.
     loader = load(sidecar=server.socket)
     iterator = iter(loader)
     next(iterator)
-    waiting = Raw(server.socket)
+    waiting = connect(server.socket)
     assert waiting.receive()["kind"] == "protocol", "a second has passed"
-    waiting.close()
     assert len(list(iterator)) == 12
 
 

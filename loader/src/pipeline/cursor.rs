@@ -182,7 +182,7 @@ impl Cursor {
         let plan = self.plan.batch(self.batch_index);
         self.batch_index += 1;
         self.sequence += 1;
-        self.stream.places().opened(place.epoch, place.batch_index, plan.first_position, plan.end_position());
+        self.stream.places().opened(place.epoch, place.batch_index, plan.end_position());
         Ok(Some(Arc::new(OpenBatch::new(self.stream.clone(), slot, plan, place, waker.clone()))))
     }
 }

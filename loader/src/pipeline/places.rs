@@ -10,7 +10,7 @@ pub struct StreamPlace {
     pub epoch: u64,
     /// The batch's number in it, counted from where the epoch was started.
     pub batch: u64,
-    /// Global position of the batch's first row.
+    /// Global position at which a resume with this batch would start.
     pub position: u64,
 }
 
@@ -36,9 +36,10 @@ impl Places {
         Self { inner: Mutex::new(Inner { opened, slots, end: StreamPlace::default() }) }
     }
 
-    /// A batch was opened, from one position to another.
-    pub(super) fn opened(&self, epoch: u64, batch: u64, position: u64, end_position: u64) {
+    /// The batch was opened that follows the last one; a resume after it starts at `end_position`.
+    pub(super) fn opened(&self, epoch: u64, batch: u64, end_position: u64) {
         let mut inner = self.lock();
+        let position = if epoch == inner.end.epoch { inner.end.position } else { 0 };
         if inner.opened.len() == inner.slots {
             inner.opened.pop_front();
         }
@@ -81,14 +82,14 @@ mod tests {
         check(0, 2, 0, 40);
         check(2, 2, 0, 40);
         for batch in 0..4 {
-            places.opened(2, batch, 40 + 10 * batch, 50 + 10 * batch);
+            places.opened(2, batch, 50 + 10 * batch);
         }
         check(0, 2, 4, 80);
         check(1, 2, 3, 70);
         check(3, 2, 1, 50);
         // Only three are remembered: a ring of three slots holds no more.
         check(4, 2, 1, 50);
-        places.opened(3, 0, 0, 10);
+        places.opened(3, 0, 10);
         check(1, 3, 0, 0);
         check(2, 2, 3, 70);
         places.sought(0, 0);

@@ -75,7 +75,8 @@ async fn serve(socket: UnixStream, service: Arc<Service>, peer: Peer, admission:
         peer,
         is_greeted: false,
         _admission: admission,
-        work: None,
+        // Who comes during the end is not waited for.
+        work: service.drain.reason().is_none().then(|| service.begin_work()),
         service,
     };
     if let Err(error) = connection.run().await {
@@ -96,7 +97,7 @@ struct Connection {
     peer: Peer,
     is_greeted: bool,
     _admission: Admission,
-    /// From the moment that a stream is asked for.
+    /// Until it has been told of the end.
     work: Option<Work>,
     service: Arc<Service>,
 }
@@ -230,7 +231,6 @@ impl Connection {
                 if self.service.drain.reason().is_some() {
                     return Err(self.refusal_at_end());
                 }
-                self.work = Some(self.service.begin_work());
                 let lists = Lists {
                     indices: self.take_list(indices, u64::from_le_bytes)?,
                     weights: self.take_list(weights, f64::from_le_bytes)?,
@@ -397,7 +397,7 @@ impl Connection {
             self.send(&failed, NO_DESCRIPTORS).await?;
             ring.notify_events();
         }
-        // It is told of the stream's end, so the service's need not wait for it.
+        // It is told of its stream's end, so that of the service need not wait for it.
         self.work = None;
         while self.receive().await?.is_some() {}
         Ok(())

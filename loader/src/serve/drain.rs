@@ -45,7 +45,7 @@ impl StopSignals {
 #[derive(Debug)]
 pub(super) struct Drain {
     reason: watch::Sender<Option<&'static str>>,
-    /// Streams, and those that are being opened.
+    /// Connections that were there before the end, and have something to get yet: batches, or the word that it ends.
     work: watch::Sender<usize>,
 }
 
@@ -126,7 +126,7 @@ pub(super) async fn drain(
     };
     let Some(cut) = cut_by else { return tracing::info!("every open batch is finished") };
     tracing::warn!(
-        "{cut} ends the service with {} streams that had batches to finish; their trainers resume before those",
+        "{cut} ends the service with {} connections that had batches to get; their trainers resume before those",
         *service.drain.work.borrow()
     );
     // What has not ended by now may never do.
