@@ -10,8 +10,10 @@
 //! `--out` it writes README.md and raw.json there.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -150,6 +152,8 @@ struct Lane {
     writer: Arc<RingWriter>,
     socket: UnixStream,
     process: Child,
+    /// What the kernel says of the process.
+    stat: File,
 }
 
 impl Lane {
@@ -170,12 +174,20 @@ impl Lane {
             .expect("start a client");
         let sent = [descriptors.payload.as_fd(), descriptors.control.as_fd(), descriptors.freed.as_fd()];
         assert_eq!(socket::send(socket.as_fd(), b"R", &sent).expect("send"), 1);
-        Self { writer: Arc::new(writer), socket, process }
+        let stat = File::open(format!("/proc/{}/stat", process.id())).expect("it lives");
+        Self { writer: Arc::new(writer), socket, process, stat }
+    }
+
+    /// Whether the kernel has put the client to sleep: its own word comes a moment before.
+    fn is_asleep(&self) -> bool {
+        let mut words = [0; 64];
+        let len = self.stat.read_at(&mut words, 0).unwrap_or(0);
+        self.writer.client_waiting() && String::from_utf8_lossy(&words[..len]).contains(") S ")
     }
 
     /// Waits until the client sleeps; it has then given back what it had.
     fn wait_asleep(&mut self) {
-        while !self.writer.client_waiting() || self.writer.slots_by_state().free < SLOTS {
+        while !self.is_asleep() || self.writer.slots_by_state().free < SLOTS {
             let ended = self.process.try_wait().expect("wait");
             assert!(ended.is_none(), "a client ended early: {ended:?}");
             std::thread::yield_now();

@@ -243,7 +243,7 @@ impl Hostile {
     }
 
     /// Waits for the sidecar's last words.
-    fn hears_its_end(mut self, words: &str) {
+    fn expect_end(mut self, words: &str) {
         loop {
             match self.hear() {
                 ServerMessage::Failed { message, .. } => return assert!(message.contains(words), "{message}"),
@@ -324,7 +324,7 @@ fn jobs_that_cannot_be() {
             hostile.hello();
             let open = serde_json::json!({"type": "open", "spec": spec, "indices": null, "weights": null});
             hostile.socket.write_all(&encode(&open).expect("encode")).expect("it listens");
-            hostile.hears_its_end(words);
+            hostile.expect_end(words);
         };
         check(&|spec| spec["batch_size"] = 0.into(), "batch_size must be 1");
         check(&|spec| spec["batch_size"] = u32::MAX.into(), "batch_size must be 1");
@@ -350,17 +350,17 @@ fn messages_out_of_place() {
         let seek = |generation| ClientMessage::Seek { generation, epoch: u64::MAX, position: u64::MAX };
         let mut early = service.hostile();
         early.say(&seek(1));
-        early.hears_its_end("before a stream is open");
+        early.expect_end("before a stream is open");
         let mut twice = service.hostile();
         let _ring = twice.open(service.spec());
         let spec = Box::new(serde_json::from_value(service.spec()).expect("a job"));
         twice.say(&ClientMessage::Open { spec, indices: None, weights: None, quarantine: None });
-        twice.hears_its_end("a connection has one stream");
+        twice.expect_end("a connection has one stream");
         let mut back = service.hostile();
         let _ring = back.open(service.spec());
         (1..100).for_each(|generation| back.say(&ClientMessage::Seek { generation, epoch: 0, position: 3 }));
         back.say(&ClientMessage::Seek { generation: 5, epoch: 0, position: 0 });
-        back.hears_its_end("generation 5 comes after 99");
+        back.expect_end("generation 5 comes after 99");
         // Answers that nobody reads fill the socket, and this client waits for itself.
         let mut deaf = service.hostile();
         let _ring = deaf.open(service.spec());
@@ -389,7 +389,7 @@ fn descriptors_attached_and_lists_that_are_not_there() {
             let open = ClientMessage::Open { spec, indices: Some(entries), weights: None, quarantine: None };
             let frame = encode(&open).expect("encode");
             assert_eq!(socket::send(hostile.socket.as_fd(), &frame, &[list.as_fd()]).expect("send"), frame.len());
-            hostile.hears_its_end(words);
+            hostile.expect_end(words);
         };
         check(&shard, 10, "another kind of file");
         let memory = |bytes: u64| {
@@ -423,7 +423,7 @@ fn thousands_of_connections() {
         }
         // Who says nothing is sent away, and there is room for others again.
         let socket = silent.swap_remove(0);
-        Hostile { socket, received: Vec::new(), descriptors: Vec::new() }.hears_its_end("no hello came within 10s");
+        Hostile { socket, received: Vec::new(), descriptors: Vec::new() }.expect_end("no hello came within 10s");
         drop(silent);
     });
 }
@@ -468,18 +468,18 @@ fn a_scribbled_control_page_and_lost_pages() {
             let mut scribbler = service.hostile();
             let (ring, _) = scribbler.open(service.spec());
             control(&ring).write_all_at(&noise(seed, 192 + 128 * SLOTS as usize), 0).expect("write");
-            scribbler.hears_its_end("the client broke its ring");
+            scribbler.expect_end("the client broke its ring");
         }
         for slot in 0..SLOTS {
             let mut scribbler = service.hostile();
             let (ring, _) = scribbler.open(service.spec());
             control(&ring).write_all_at(&u64::MAX.to_ne_bytes(), 192 + 128 * u64::from(slot)).expect("write");
-            scribbler.hears_its_end("the client broke its ring");
+            scribbler.expect_end("the client broke its ring");
         }
         let mut puncher = service.hostile();
         let (ring, _) = puncher.open(service.spec());
         punch(&ring.control);
-        puncher.hears_its_end("the client broke its ring");
+        puncher.expect_end("the client broke its ring");
         // A hole in the slots takes nothing but this client's own rows.
         let mut puncher = service.hostile();
         let (ring, layout) = puncher.open(service.spec());
@@ -500,7 +500,7 @@ fn a_named_ring_that_is_cut() {
             rustix::fs::ftruncate(memory, 0).expect("cut");
             // All slots may be filled already: the next store comes with the next stream.
             hostile.say(&ClientMessage::Seek { generation: 1, epoch: 1, position: 0 });
-            hostile.hears_its_end("pages of the ring's memory were lost");
+            hostile.expect_end("pages of the ring's memory were lost");
         }
     });
 }

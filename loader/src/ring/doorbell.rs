@@ -30,16 +30,17 @@ impl Doorbell {
     pub(super) fn start(control: Arc<Control>, freed: OwnedFd) -> io::Result<Self> {
         let stopped = Arc::new(AtomicBool::new(false));
         let (heard, stop) = (Arc::clone(&control), Arc::clone(&stopped));
+        // Now and not in the thread, which may begin to run after the first slot has come back.
+        let seen = control.client().freed_signal.load(Ordering::Acquire);
         let thread = std::thread::Builder::new()
             .name("feedline-bell".to_owned())
-            .spawn(move || listen(&heard, &freed, &stop))?;
+            .spawn(move || listen(&heard, seen, &freed, &stop))?;
         Ok(Self { control, stopped, thread: Some(thread) })
     }
 }
 
-fn listen(control: &Control, freed: &OwnedFd, stopped: &AtomicBool) {
+fn listen(control: &Control, mut seen: u32, freed: &OwnedFd, stopped: &AtomicBool) {
     let word = &control.client().freed_signal;
-    let mut seen = word.load(Ordering::Acquire);
     while !stopped.load(Ordering::Acquire) {
         let waited = futex::wait(word, seen, LOOK_AFTER);
         let now = word.load(Ordering::Acquire);
