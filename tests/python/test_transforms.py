@@ -137,7 +137,7 @@ def test_one_operation(load, pictures, transform, name) -> None:
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (4, 5)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_perspective_of_a_few_pixels(load, tmp_path, size, interpolation) -> None:
-    """Where corners fall together no projection exists, and the picture stays as it is; torchvision raises, or makes noise."""
+    """Where corners fall together no projection exists, and the picture stays as it is."""
     width, height = size
     bodies = [picture(number, width, height) for number in range(COUNT)]
     datasets.write_shard(tmp_path / "a.tar", [(f"{number:03d}.png", body) for number, body in enumerate(bodies)])
