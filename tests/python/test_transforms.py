@@ -134,15 +134,27 @@ def test_one_operation(load, pictures, transform, name) -> None:
     check(load, pictures, feedline.CenterCrop((HEIGHT, WIDTH)), transform, names={name})
 
 
+def is_clear(coefficients, size, interpolation) -> numpy.ndarray:
+    """Where 32 bits are enough to tell a pixel's place: not next to infinity, nor, for nearest, to the border of two pixels."""
+    a, b, c, d, e, f, g, h = coefficients
+    x, y = numpy.meshgrid(numpy.arange(size[0]) + 0.5, numpy.arange(size[1]) + 0.5)
+    depth = g * x + h * y + 1
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        places = numpy.stack([(a * x + b * y + c) / depth, (d * x + e * y + f) / depth])
+        is_at_border = (numpy.abs(places - numpy.rint(places)) < 1e-4).any(0)
+    return (numpy.abs(depth) > 1e-4) & ~(is_at_border & (interpolation == "nearest"))
+
+
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (9, 1), (2, 2), (3, 2), (4, 5)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 def test_perspective_of_a_few_pixels(load, tmp_path, size, interpolation) -> None:
-    """Where corners fall together no projection exists, and the picture stays as it is; torchvision raises, or makes noise."""
+    """Where corners fall together no projection exists, and the picture stays as it is."""
     width, height = size
     bodies = [picture(number, width, height) for number in range(COUNT)]
     datasets.write_shard(tmp_path / "a.tar", [(f"{number:03d}.png", body) for number, body in enumerate(bodies)])
     transforms = (feedline.RandomPerspective(1.0, 1.0, interpolation, fill=50), feedline.CenterCrop((height, width)))
     rows = rows_of(load, str(tmp_path / "a.tar"), transforms)
+    judged = 0
     for body, steps, row in zip(bodies, drawn(transforms, size=size), rows, strict=True):
         source = numpy.asarray(Image.open(io.BytesIO(body)))
         ((name, warp),) = [named(step) for step in steps if "operation" in step]
@@ -151,8 +163,10 @@ def test_perspective_of_a_few_pixels(load, tmp_path, size, interpolation) -> Non
             assert (row == source).all()
         else:
             expected = by_torchvision(name, warp, torch.from_numpy(source.copy()).permute(2, 0, 1))
-            far = numpy.abs(row - expected.permute(1, 2, 0).float().numpy()).max(-1) > 1
-            assert far.mean() <= (0.5 if interpolation == "nearest" else 0.0), (warp, far)
+            is_far = numpy.abs(row - expected.permute(1, 2, 0).float().numpy()).max(-1) > 1
+            assert not (is_far & is_clear(warp["coefficients"], size, interpolation)).any(), (warp, is_far)
+            judged += 1
+    assert judged > 0 or min(size) == 1
 
 
 @pytest.mark.parametrize(

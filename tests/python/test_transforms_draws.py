@@ -148,7 +148,7 @@ def test_random_perspective() -> None:
         same(numpy.round(ours_column, 6), numpy.round(others_column, 6))
 
 
-@pytest.mark.parametrize(("distortion", "size"), [(0.3, (40, 30)), (1.0, (61, 33)), (1.0, (50, 24))])
+@pytest.mark.parametrize(("distortion", "size"), [(0.3, (40, 30)), (1.0, (201, 151)), (1.0, (200, 150))])
 def test_corners_of_a_perspective(distortion: float, size) -> None:
     """Each of the eight numbers is even over its range, as torchvision draws it: back from the projection to its corners."""
     drawn = named(steps(feedline.RandomPerspective(distortion, 1.0), size=size), "warp")
@@ -156,20 +156,20 @@ def test_corners_of_a_perspective(distortion: float, size) -> None:
     starts = numpy.array([[0, 0], [far[0], 0], far, [0, far[1]]])
     bounds = (distortion * (numpy.array(size) // 2)).astype(int) + 1
     found: list[collections.Counter] = [collections.Counter() for _ in range(8)]
-    identity = 0
+    flat = 0
     for warp in drawn:
-        a, b, c, d, e, f, g, h = warp["coefficients"]
-        if warp["coefficients"] == [1, 0, 0, 0, 1, 0, 0, 0]:
-            identity += 1
+        projection = numpy.array([*warp["coefficients"], 1]).reshape(3, 3)
+        if warp["coefficients"] == [1, 0, 0, 0, 1, 0, 0, 0] or abs(numpy.linalg.det(projection)) < 1e-12:
+            flat += 1
             continue
-        back = numpy.linalg.inv([[a, b, c], [d, e, f], [g, h, 1]]) @ numpy.c_[starts, numpy.ones(4)].T
+        back = numpy.linalg.inv(projection) @ numpy.c_[starts, numpy.ones(4)].T
         ends = (back[:2] / back[2]).T
         for corner, (end, start) in enumerate(zip(numpy.rint(ends), starts, strict=True)):
             assert numpy.abs(ends[corner] - end).max() < 1e-3
             for axis in range(2):
                 found[2 * corner + axis][int(abs(end[axis] - start[axis]))] += 1
-    # Corners on one line, or as they were.
-    assert identity <= COUNT / 100
+    # Three corners on one line, or all as they were: these do not tell where they are.
+    assert flat <= COUNT / 500
     for number, counts in enumerate(found):
         chances = dict.fromkeys(range(bounds[number % 2]), 1 / bounds[number % 2])
         expected_counts(counts, chances)

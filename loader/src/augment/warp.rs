@@ -179,7 +179,8 @@ pub fn affine(
     [matrix[0], matrix[1], x, matrix[2], matrix[3], y, 0.0, 0.0]
 }
 
-/// The projection that takes the four points `from` to `to`. `None`: three of them lie on a line.
+/// The projection that takes the four points `from` to `to`. `None`: there is none, as where two of `from` are one
+/// point.
 pub fn perspective(from: [[f64; 2]; 4], to: [[f64; 2]; 4]) -> Option<[f64; 8]> {
     let mut rows = [[0.0; 9]; 8];
     for (index, ([x, y], [to_x, to_y])) in from.into_iter().zip(to).enumerate() {
@@ -231,7 +232,7 @@ mod tests {
     fn projections_take_points_to_points() {
         let corners = [[0.0, 0.0], [9.0, 0.0], [9.0, 5.0], [0.0, 5.0]];
         let moved = [[1.0, 0.5], [8.0, 1.0], [7.5, 4.0], [0.0, 5.0]];
-        let [a, b, c, d, e, f, g, h] = perspective(moved, corners).expect("no three on a line");
+        let [a, b, c, d, e, f, g, h] = perspective(moved, corners).expect("a projection");
         for ([x, y], [to_x, to_y]) in moved.into_iter().zip(corners) {
             let depth = g * x + h * y + 1.0;
             assert!(((a * x + b * y + c) / depth - to_x).abs() < 1e-9);
