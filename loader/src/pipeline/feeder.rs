@@ -287,8 +287,10 @@ impl Feeder {
             if cursor.stream().is_stopped() || cursor.is_unpacking() {
                 continue;
             }
-            let counts = cursor.stream().ring().slots_by_state();
-            if !cursor.has_open_batch() && counts.free == 0 {
+            let ring = cursor.stream().ring();
+            let counts = ring.slots_by_state();
+            // A broken ring may show no free slot; opening a batch then tells why.
+            if !cursor.has_open_batch() && counts.free == 0 && ring.look().is_ok() {
                 continue;
             }
             let need = (counts.ready, cursor.last_served(), index);
