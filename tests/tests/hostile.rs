@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use feedline_loader::Error;
@@ -41,6 +41,8 @@ const SOCKET: &str = "FEEDLINE_TEST_SOCKET";
 struct Service {
     folder: tempfile::TempDir,
     process: Child,
+    /// Kept open, as the test harness writes there now and then.
+    _output: BufReader<ChildStdout>,
 }
 
 impl Service {
@@ -59,8 +61,8 @@ impl Service {
                 .expect("append");
         }
         shard.finish().expect("finish");
-        let (process, _) = again("sidecar_process", &folder.path().join("socket"));
-        Self { folder, process }
+        let (process, output) = again("sidecar_process", &folder.path().join("socket"));
+        Self { folder, process, _output: output }
     }
 
     fn socket(&self) -> PathBuf {
@@ -142,7 +144,7 @@ fn spec(folder: &Path) -> serde_json::Value {
 }
 
 /// Starts this binary as another process that runs the ignored test `name`, and waits for its first word.
-fn again(name: &str, socket: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
+fn again(name: &str, socket: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env(SOCKET, socket)
@@ -428,6 +430,24 @@ fn thousands_of_connections() {
     });
 }
 
+/// Waits until every slot is ready, so that the sidecar wants none, and takes nothing.
+fn wait_full(ring: &RingDescriptors, layout: &BatchLayout, is_named: bool) {
+    let copy = |memory: &OwnedFd| memory.try_clone().expect("duplicate");
+    let copies =
+        RingDescriptors { payload: copy(&ring.payload), control: copy(&ring.control), freed: copy(&ring.freed) };
+    let map = if is_named { RingReader::map_named } else { RingReader::map };
+    let reader = map(copies, layout, SLOTS).expect("map");
+    let start = Instant::now();
+    loop {
+        let seen = reader.signal();
+        if reader.slots_ready() == SLOTS {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "the ring is not filled");
+        reader.wait(seen, PATIENCE).expect("wait");
+    }
+}
+
 /// Takes what is ready, all of it, and keeps it.
 fn hoard(ring: RingDescriptors, layout: &BatchLayout) -> Vec<HeldSlot> {
     let reader = RingReader::map(ring, layout, SLOTS).expect("map");
@@ -463,21 +483,26 @@ fn a_scribbled_control_page_and_lost_pages() {
         rustix::fs::fallocate(memory, flags, 0, 64 << 10).expect("punch");
     };
     survives(|service| {
-        // The sidecar looks when a slot is wanted: it is woken by the eventfd, or by its own clock.
+        // While the ring is filled and after that: nobody wakes the sidecar then, which looks by its own clock.
         for seed in 0..20 {
             let mut scribbler = service.hostile();
-            let (ring, _) = scribbler.open(service.spec());
+            let (ring, layout) = scribbler.open(service.spec());
+            if seed % 2 == 0 {
+                wait_full(&ring, &layout, false);
+            }
             control(&ring).write_all_at(&noise(seed, 192 + 128 * SLOTS as usize), 0).expect("write");
             scribbler.expect_end("the client broke its ring");
         }
         for slot in 0..SLOTS {
             let mut scribbler = service.hostile();
-            let (ring, _) = scribbler.open(service.spec());
+            let (ring, layout) = scribbler.open(service.spec());
+            wait_full(&ring, &layout, false);
             control(&ring).write_all_at(&u64::MAX.to_ne_bytes(), 192 + 128 * u64::from(slot)).expect("write");
             scribbler.expect_end("the client broke its ring");
         }
         let mut puncher = service.hostile();
-        let (ring, _) = puncher.open(service.spec());
+        let (ring, layout) = puncher.open(service.spec());
+        wait_full(&ring, &layout, false);
         punch(&ring.control);
         puncher.expect_end("the client broke its ring");
         // A hole in the slots takes nothing but this client's own rows.
@@ -495,10 +520,11 @@ fn a_named_ring_that_is_cut() {
             let mut hostile = service.hostile();
             let mut spec = service.spec();
             spec["ring"] = "named".into();
-            let (ring, _) = hostile.open(spec);
+            let (ring, layout) = hostile.open(spec);
+            wait_full(&ring, &layout, true);
             let memory = if part == "slots" { &ring.payload } else { &ring.control };
             rustix::fs::ftruncate(memory, 0).expect("cut");
-            // All slots may be filled already: the next store comes with the next stream.
+            // All slots are filled: the next store comes with the next stream.
             hostile.say(&ClientMessage::Seek { generation: 1, epoch: 1, position: 0 });
             hostile.expect_end("pages of the ring's memory were lost");
         }

@@ -27,6 +27,8 @@ pub(super) struct Cursor {
     is_unpacking: bool,
     /// At the last look.
     slots: SlotCounts,
+    /// The client was seen to have broken the ring.
+    is_broken: bool,
     /// The end of the last drain that was told; no batch is opened any more.
     drained_at: Option<BatchTicket>,
 }
@@ -61,6 +63,7 @@ impl Cursor {
             credit_ns: 0,
             is_unpacking: false,
             slots: SlotCounts::default(),
+            is_broken: false,
             drained_at: None,
         })
     }
@@ -71,7 +74,10 @@ impl Cursor {
 
     /// Looks at its slots; whether it has rows to hand out.
     pub(super) fn look(&mut self) -> bool {
-        self.slots = self.stream.ring().slots_by_state();
+        let ring = self.stream.ring();
+        self.slots = ring.slots_by_state();
+        // A broken ring may show no free slot; opening a batch then tells why.
+        self.is_broken = self.open.is_none() && self.slots.free == 0 && ring.look().is_err();
         self.is_wanting()
     }
 
@@ -79,7 +85,7 @@ impl Cursor {
     pub(super) fn is_wanting(&self) -> bool {
         !self.stream.is_stopped()
             && !self.is_unpacking
-            && (self.open.is_some() || (self.slots.free > 0 && !self.is_draining()))
+            && (self.open.is_some() || ((self.slots.free > 0 || self.is_broken) && !self.is_draining()))
     }
 
     /// Batches that waited for the client at the last look.

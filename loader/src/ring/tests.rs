@@ -337,6 +337,24 @@ fn the_room_of_holes_is_not_given_to_another_ring() {
 }
 
 #[test]
+fn a_full_ring_is_looked_at() {
+    let ring = ring();
+    for sequence in 0..u64::from(SLOTS) {
+        acquire(&ring).publish(descriptor(1, sequence, ROWS), None);
+    }
+    ring.writer.look().expect("sound");
+    let held = ring.reader.take(ticket(1, 2)).expect("take").expect("ready");
+    ring.writer.look().expect("sound");
+    assert_eq!(ring.writer.slots_by_state(), counts(0, 0, 3, 1));
+    ring.control.slot(3).state.store(0xdead, Ordering::Relaxed);
+    assert_eq!(ring.writer.slots_by_state(), counts(0, 0, 2, 2));
+    assert!(!ring.writer.poisoned(), "counting alone says nothing");
+    assert!(matches!(ring.writer.look(), Err(RingFault::State { slot: SlotIndex(3), found: 0xdead, .. })));
+    assert!(ring.writer.poisoned());
+    drop(held);
+}
+
+#[test]
 fn lost_pages_end_the_ring_and_nothing_else() {
     // The handler is the whole process's, and the model checker's coroutines put another in its place.
     if !in_child("ring::tests::lost_pages_end_the_ring_and_nothing_else") {

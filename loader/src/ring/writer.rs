@@ -221,6 +221,13 @@ impl RingWriter {
         Ok(None)
     }
 
+    /// Looks whether the client broke the ring, as [`RingWriter::acquire`] would, and takes no slot. Called by the thread
+    /// that acquires: of a ring without a free slot it wants none, and would never find out.
+    pub fn look(&self) -> Result<(), RingFault> {
+        self.check()?;
+        (0..self.control.slot_count()).try_for_each(|index| self.collect(index).map(drop))
+    }
+
     /// Looks whether a lent slot came back, and returns the sidecar's word on it.
     fn collect(&self, index: u32) -> Result<u8, RingFault> {
         let slot = &self.slots[index as usize];
@@ -265,6 +272,7 @@ impl RingWriter {
                         Ok(Lent::Free) => &mut counts.free,
                         Ok(Lent::Filling) => &mut counts.filling,
                         Ok(Lent::Ready) => &mut counts.ready,
+                        // From another thread than the feeder's, a slot in the making of its next batch looks broken.
                         Ok(Lent::Held) | Err(_) => &mut counts.held,
                     }
                 }
