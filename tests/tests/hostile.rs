@@ -351,6 +351,7 @@ fn messages_out_of_place() {
     survives(|service| {
         let seek = |generation| ClientMessage::Seek { generation, epoch: u64::MAX, position: u64::MAX };
         let mut early = service.hostile();
+        early.hello();
         early.say(&seek(1));
         early.expect_end("before a stream is open");
         let mut twice = service.hostile();
