@@ -109,7 +109,7 @@ pub fn samples(dataset: &Dataset) -> Vec<Sample> {
         let mut ranges = vec![None; names.len()];
         selector.select(dataset, sample, &mut ranges);
         let bytes = |field: FieldBytes| {
-            let ByteRange { offset, len } = field.in_file().expect("a tar has all bytes itself");
+            let (_, ByteRange { offset, len }) = field.in_file().expect("a tar has all bytes itself");
             let mut bytes = vec![0; len as usize];
             file.read_exact_at(&mut bytes, offset).expect("inside the shard");
             bytes
