@@ -202,7 +202,7 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match word.as_str() {
-            "--quick" => (arguments.samples, arguments.ranks) = (5_000_011, 8000),
+            "--quick" | "--test" => (arguments.samples, arguments.ranks) = (5_000_011, 8000),
             "--samples" => arguments.samples = value()?.parse().map_err(|error| format!("{word}: {error}"))?,
             "--ranks" => arguments.ranks = value()?.parse().map_err(|error| format!("{word}: {error}"))?,
             "--out" => arguments.out = Some(out_folder(&value()?)),

@@ -54,9 +54,9 @@ fn read(dataset: &Dataset, field: &str) -> Vec<(String, Vec<u8>, Encoding)> {
         let mut found = [None];
         selector.select(dataset, sample, &mut found);
         let place = found[0].expect("every sample has it");
-        let (number, range) = place.in_file().expect("in the file");
+        let (file, range) = place.in_file().expect("in the file");
         let mut bytes = vec![0; range.len as usize];
-        let file = dataset.open_file(number).expect("as it was indexed");
+        let file = dataset.open_file(file).expect("as it was indexed");
         file.read_exact_at(&mut bytes, range.offset).expect("whole");
         (dataset.with_key(sample, str::to_owned), bytes, place.encoding)
     };

@@ -29,8 +29,8 @@ fn contents(dataset: &Dataset, ending: &str) -> Vec<(String, Option<String>, Vec
         let [Some(image), class] = found else { panic!("sample {sample:?} has no image") };
         let mut bytes = Vec::new();
         dataset.open_file(dataset.file_of(sample)).expect("there").read_to_end(&mut bytes).expect("read");
-        let (_, range) = image.in_file().expect("an image is a file");
-        assert_eq!((range.offset, range.len as usize), (0, bytes.len()));
+        let (file, range) = image.in_file().expect("an image is a file");
+        assert_eq!((file, range.offset, range.len as usize), (dataset.file_of(sample), 0, bytes.len()));
         let class = class.map(|class| {
             assert_eq!(class.origin, Origin::Index);
             String::from_utf8(dataset.stored(&class).expect("in memory").to_vec()).expect("decimal")
