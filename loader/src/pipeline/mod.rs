@@ -156,7 +156,7 @@ impl Pipeline {
         };
         let feeder = spawn("feedline-feeder".to_owned(), run)?;
         drop(started);
-        let holdings = Holdings::new(budget, Crew::new(thread_ids.iter().collect()));
+        let holdings = Holdings::new(budget, Crew::new(thread_ids.iter().take(workers as usize).collect()));
         Ok(Self {
             commands,
             waker,
