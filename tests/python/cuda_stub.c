@@ -1,9 +1,11 @@
-// A stand-in for libcuda.so.1: registers nothing, but says what a driver may say, and writes down what was asked.
+// A stand-in for libcuda.so.1: registers nothing, but says what a driver may say, and writes down what was asked. The device's memory
+// is the host's.
 //
 // STUB_LOG: file that calls are appended to. STUB_REGISTER: code that registering returns. STUB_LIMIT: bytes after which
 // it returns 2. STUB_HOLD: calls after work on a stream wait for stub_finish().
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static long total, waiting_count;
@@ -32,7 +34,10 @@ int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return 0; }
 int cuEventCreate(void **event, unsigned flags) { return *event = &total, 0; }
 int cuEventDestroy_v2(void *event) { return 0; }
 int cuEventRecord(void *event, void *stream) { return note("record", (unsigned long)stream), 0; }
-int cuMemcpyHtoDAsync_v2(unsigned long long target, const void *source, size_t bytes, void *stream) { return 0; }
+
+int cuMemcpyHtoDAsync_v2(unsigned long long target, const void *source, size_t bytes, void *stream) {
+    return memcpy((void *)target, source, bytes), 0;
+}
 
 int cuMemHostRegister_v2(volatile char *start, size_t bytes, unsigned flags) {
     note("register", bytes);

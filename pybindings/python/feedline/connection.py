@@ -8,10 +8,11 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from . import _native, forks, tensors
+from . import _native, forks, starved, tensors
 from .batch import Batch, FaultReport, make_batch
 from .device import DeviceFeed, PinnedRing
 from .mixing import Mixing, Place
+from .nvtx import ranges
 from .output import Output
 
 logger = logging.getLogger("feedline")
@@ -35,6 +36,7 @@ class Job:
         output: What becomes of pixels.
         images: Numbers of the fields that it applies to.
         mixing: What blends the rows of a batch.
+        is_nvtx: Whether a profiler is told of waits, copies and hand-overs.
     """
 
     spec: dict[str, Any]
@@ -50,6 +52,7 @@ class Job:
     output: Output | None = None
     images: tuple[int, ...] = ()
     mixing: Mixing | None = None
+    is_nvtx: bool = False
 
     def place(self, info: _native.BatchInfo) -> Place:
         """Where the batch stands that `info` describes."""
@@ -75,6 +78,7 @@ class Connection:
         self._makers: dict[int, list[tensors.Maker]] = {}
         self._pinned = PinnedRing(self.native) if job.is_pinned and job.device is None else None
         self._feed = None if job.device is None else DeviceFeed(self.native, job, self._layout, self._names)
+        self._in_wait, self._in_hand_over = ranges(job.is_nvtx, "wait", "hand-over")
         # Where the end of a batch lies past this, no batch follows in its epoch.
         self.last_position = self.info["epoch_positions"] - (
             self.info["global_batch"] if self.info["tail"] == "drop" else 1
@@ -84,10 +88,15 @@ class Connection:
         """The next batch and its description, or None at the end of the epoch."""
         if self._feed is not None:
             return self._feed.take()
-        taken = self.native.next(self._job.timeout_s, None if self._pinned is None else self._pinned.current())
+        with self._in_wait:
+            taken = self.native.next(self._job.timeout_s, None if self._pinned is None else self._pinned.current())
         if taken is None:
             return None
-        info, buffers = taken
+        with self._in_hand_over:
+            return self._handed_over(*taken)
+
+    def _handed_over(self, info: _native.BatchInfo, buffers: list[Any]) -> tuple[Batch, _native.BatchInfo]:
+        """A batch on the host, of what a slot holds."""
         makers = self._makers.get(info.rows) or self._new_makers(info.rows)
         made = [make(buffer) for make, buffer in zip(makers, buffers, strict=True)]
         if self._job.mixing is not None:
@@ -98,6 +107,8 @@ class Connection:
         """Delivers `epoch` from global sample `position` on."""
         self.rest()
         self.native.seek(epoch, position)
+        if self._feed is not None:
+            self._feed.starvation.restart()
 
     def rest(self) -> None:
         """Lets go of device memory until the next `seek`."""
@@ -110,8 +121,11 @@ class Connection:
         self.native.close()
 
     def summary(self) -> dict[str, Any]:
-        """What was measured since the epoch began."""
-        return json.loads(self.native.summary(self._job.timeout_s))  # type: ignore[no-any-return]
+        """What was measured since the epoch began; with a device, how long that starved too, as `starved` has it."""
+        summary: dict[str, Any] = json.loads(self.native.summary(self._job.timeout_s))
+        if self._feed is not None:
+            summary.update(self._feed.starvation.report(summary["sidecar"]["waiting_s"]))
+        return summary
 
     def _new_makers(self, rows: int) -> list[tensors.Maker]:
         kind, job = tensors.framework(), self._job
@@ -148,9 +162,10 @@ class Tally:
         """One line for a person about `epoch`."""
         client = summary["client"]
         faults = ", ".join(f"{count} {fault_class}" for fault_class, count in sorted(self.faults.items())) or "none"
+        starving = f"; {starved.words(summary)}" if "gpu_starved_s" in summary else ""
         line = (
-            f"epoch {epoch}: {client['batches']} batches, {summary['images_per_s']:.0f} images/s, waited "
-            f"{client['waited_s']:.1f} s of {client['wall_s']:.1f} s; {summary['verdict']['words']}; bad samples: {faults}"
+            f"epoch {epoch}: {client['batches']} batches, {summary['images_per_s']:.0f} images/s, waited {client['waited_s']:.1f} s "
+            f"of {client['wall_s']:.1f} s{starving}; {summary['verdict']['words']}; bad samples: {faults}"
         )
         return f"{line}; {self.copies} batches came as copies" if self.copies else line
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .batch import Batch, make_batch, over_tensors, tensors_of
 from .errors import GraphCaptureError, ResourceError
+from .nvtx import ranges
+from .starved import Request, Starvation
 from .tensors import FIXED_FORMS, makers, placed
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ def cuda_device(device: Any) -> str | None:
     kind, colon, number = name.partition(":")
     if kind == "cpu":
         return None
+    if name.startswith(("GPU-", "MIG-")):
+        raise ValueError(
+            f"device={name!r}: a GPU, or a part of one, is chosen by its UUID with the variable CUDA_VISIBLE_DEVICES={name}, set "
+            'before CUDA is initialised; then device="cuda" is that one'
+        )
     if kind != "cuda" or (colon and not number.isdecimal()):
         raise ValueError(f"device must be \"cuda\", \"cuda:N\", \"cpu\" or None, got {device!r}")
     return name
@@ -82,6 +89,16 @@ class PinnedRing:
         return int(torch.cuda.current_stream(self._device).cuda_stream)
 
 
+class _Copied(NamedTuple):
+    """A batch on the device, the events around its copies, and its tensors."""
+
+    batch: Batch
+    info: BatchInfo
+    began: Any
+    done: Any
+    tensors: list[Any]
+
+
 class DeviceFeed:
     """Takes batches of a stream and has them on a device, ``ahead`` of them before they are asked for."""
 
@@ -92,6 +109,9 @@ class DeviceFeed:
         self._names = names
         self._ahead: deque[Any] = deque()
         self._device: Any = None
+        self._in_wait, self._in_copy, self._in_hand_over = ranges(job.is_nvtx, "wait", "copy", "hand-over")
+        #: Time that the device stood idle for want of a batch.
+        self.starvation = Starvation()
 
     def clear(self) -> None:
         """Lets go of batches that were copied ahead."""
@@ -106,11 +126,16 @@ class DeviceFeed:
             self._start()
         torch, native, ahead = self._torch, self._native, self._ahead
         _refuse_capture(torch)
+        needed, was_ready = None, True
         if not ahead:
-            taken = native.next(self._job.timeout_s)
+            needed, was_ready = self._needed(), native.has_ready()
+            with self._in_wait:
+                taken = native.next(self._job.timeout_s)
             if taken is None:
                 return None
             ahead.append(self._copied(*taken))
+        elif not isinstance(ahead[0], Exception) and not ahead[0].done.query():
+            needed = self._needed()
         try:
             while len(ahead) <= self._job.device_prefetch and native.has_ready():
                 taken = native.next(self._job.timeout_s)
@@ -121,13 +146,25 @@ class DeviceFeed:
         first = ahead.popleft()
         if isinstance(first, Exception):
             raise first
-        batch, info, event, tensors = first
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(event)
-        for tensor in tensors:
+        if needed is not None:
+            self.starvation.note(Request(needed, first.began, first.done, was_ready))
+        with self._in_hand_over:
+            return self._handed_over(first)
+
+    def _needed(self) -> Any:
+        """An event on the user's stream, which comes when the device has nothing left to do there."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record(self._torch.cuda.current_stream(self._device))
+        return event
+
+    def _handed_over(self, copied: _Copied) -> tuple[Batch, BatchInfo]:
+        """A batch for the stream that is current."""
+        current = self._torch.cuda.current_stream(self._device)
+        current.wait_event(copied.done)
+        for tensor in copied.tensors:
             # Its memory is the copy stream's, which must not have it back before the trainer's kernels are done.
             tensor.record_stream(current)
-        return batch, info
+        return copied.batch, copied.info
 
     def _start(self) -> None:
         import torch
@@ -150,15 +187,17 @@ class DeviceFeed:
         lock_pages(self._native, device.index, is_device_alone=True)
         self._device = device
 
-    def _copied(self, info: BatchInfo, held: list[Any]) -> tuple[Batch, BatchInfo, Any, list[Any]]:
-        """A batch whose copies are queued, and the event that comes after them."""
+    def _copied(self, info: BatchInfo, held: list[Any]) -> _Copied:
+        """A batch whose copies are queued."""
         torch, device, rows = self._torch, self._device, info.rows
         made: list[Any] = []
         sources, targets = [], []
         mixing = self._job.mixing
         if mixing is not None:
             mixing.check({place: self._on_host(place, held[place], rows) for place in mixing.checked()})
-        with torch.cuda.stream(self._copies):
+        began, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with self._in_copy, torch.cuda.stream(self._copies):
+            began.record(self._copies)
             for place, (field, form) in enumerate(zip(self._layout, self._job.forms, strict=True)):
                 if form in FIXED_FORMS:
                     shape, strides = placed(field, form == "image", rows)
@@ -175,10 +214,9 @@ class DeviceFeed:
                     made[place] = self._output(made[place])
             if mixing is not None:
                 mixing.run(made, self._job.place(info))
-            event = torch.cuda.Event()
-            event.record(self._copies)
+            done.record(self._copies)
         tensors = [tensor for value in made for tensor in tensors_of(value)]
-        return make_batch(made, self._names, info, None), info, event, tensors
+        return _Copied(make_batch(made, self._names, info, None), info, began, done, tensors)
 
     def _on_host(self, place: int, buffer: Any, rows: int) -> Any:
         """A field of fixed rows as it lies in the ring, as NumPy's array."""

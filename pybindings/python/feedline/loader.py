@@ -24,6 +24,7 @@ from .join import Join
 from .mix import Mix
 from .mixing import BatchTransform, Mixing
 from .named import ServedRing
+from .nvtx import wanted
 from .output import Output
 
 logger = logging.getLogger("feedline")
@@ -101,6 +102,7 @@ class Loader:
         timeout: Longest wait without any progress, in seconds: 600 by default.
         collate_fn: Called with each `Batch`; its result is delivered instead.
         name: Name of the job in logs and metrics.
+        nvtx: Whether waits, copies and hand-overs are NVTX ranges for a profiler; by default as ``FEEDLINE_NVTX=1`` says.
         drop_last: As ``tail="drop"``.
         num_workers: As ``workers``; 0 leaves the choice to the sidecar.
         prefetch_factor: Batches ahead per rank; sizes the ring in place of ``slots``.
@@ -174,6 +176,7 @@ class Loader:
         timeout: float | None = None,
         collate_fn: Callable[[Batch], Any] | None = None,
         name: str | None = None,
+        nvtx: bool | None = None,
         drop_last: bool | None = None,
         num_workers: int | None = None,
         prefetch_factor: int | None = None,
@@ -284,6 +287,7 @@ class Loader:
             output,
             tuple(place for place, field in enumerate(fields.values()) if isinstance(field, Image)),
             None if batch_transform is None else Mixing(batch_transform, fields, layout == "NHWC"),
+            wanted(nvtx),
         )
         self._check_framework()
         _native.check_spec(json.dumps(spec))

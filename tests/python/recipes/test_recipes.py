@@ -62,7 +62,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 def run(script: str, *arguments: str, data: str, launcher: tuple[str, ...] = ()) -> str:
     """What a recipe prints."""
     command = [sys.executable, *launcher, str(HERE / script), "--data", data, "--batch-size", "8", "--size", "32", *arguments]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    # On the CPU, as everywhere, unless a machine with GPUs is asked for: FEEDLINE_TEST_GPU has what is to be visible.
+    visible = os.environ.get("FEEDLINE_TEST_GPU", "")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": visible, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, cwd="/tmp", check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -90,6 +92,8 @@ def test_plain_torch(data: str) -> None:
 
 
 def test_ddp_by_torchrun(data: str) -> None:
+    if len(os.environ.get("FEEDLINE_TEST_GPU", "0,1").split(",")) < 2:
+        pytest.skip("two ranks need two GPUs: FEEDLINE_TEST_GPU names one")
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone")
     printed = run("ddp_torchrun.py", "--steps", "24", data=data, launcher=launcher)
     check_learns(printed, 24)
