@@ -9,6 +9,7 @@ nothing is compared here, and the traces of the ranks (`feedline.merge_trace`) s
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import itertools
 import json
@@ -65,8 +66,14 @@ class FileMeeting:
             fcntl.flock(self._file, fcntl.LOCK_SH)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._file), os.stat(path)):
+                    atexit.register(self._leave, path)
                     return
             os.close(self._file)
+
+    def _leave(self, path: Path) -> None:
+        """Lets go of the file at the end of the process; the last one takes it along."""
+        os.close(self._file)
+        _remove_unused(path)
 
     def first(self, key: str, value: str) -> str:
         """As `Meeting.first`."""
@@ -87,13 +94,18 @@ class FileMeeting:
 def sweep(folder: Path) -> None:
     """Removes the meeting files of runs that are over."""
     for path in folder.glob("run-*.ranks"):
-        with suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(descriptor)
+        _remove_unused(path)
+
+
+def _remove_unused(path: Path) -> None:
+    """Removes a meeting file unless another process has it."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        finally:
+            os.close(descriptor)
 
 
 _meeting: Meeting | None = None
