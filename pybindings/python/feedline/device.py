@@ -60,9 +60,8 @@ def pci_id(device: str | None, is_pinned: bool) -> str | None:
         logger.debug("the ring may be on another memory node than %s: %s", device or "the GPU", error)
         return None
     parts = [getattr(found, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
-    if any(part is None for part in parts):
-        return None
-    return "{:04x}:{:02x}:{:02x}.0".format(*parts)
+    numbers = [int(part) for part in parts if part is not None]
+    return "{:04x}:{:02x}:{:02x}.0".format(*numbers) if len(numbers) == len(parts) else None
 
 
 class PinnedRing:
