@@ -114,8 +114,8 @@ def test_a_ring_beyond_the_budget_is_refused_with_who_holds_what(measured, load)
     assert re.search(r"rings hold 30\.\d MiB, reads hold 20\.0 MiB.*job \"early\" at rank 0: 30\.\d MiB", words), words
     # What is given back can be had again.
     first.close()
+    assert within(10, lambda: Metrics(server).sum("feedline_streams") == 0)
     late = load(sidecar=server.socket, fields=large(500), name="late")
-    assert within(10, lambda: Metrics(server).sum("feedline_memory_bytes", 'part="rings"') == 0)
     assert len(pixels(late)) == 100
 
 
@@ -201,7 +201,8 @@ def test_descriptors_and_threads_are_few_and_constant(measured, load, photos) ->
     server = measured("--workers", "2", "--reader", "uring-direct")
     idle = descriptors(server)
     main = Path(f"/proc/{server.process.pid}/comm").read_text().strip()
-    assert sorted(threads(server)) == ["feedline-feeder", "feedline-work0", "feedline-work1", main]
+    # Each thread gives itself its name.
+    assert within(10, lambda: sorted(threads(server)) == ["feedline-feeder", "feedline-work0", "feedline-work1", main])
     files = len(photos.shards)
     counts = {}
     for streams in (1, 4, 8):
@@ -429,10 +430,14 @@ def test_large_photographs_leave_small_ones_their_share(measured, load, photos, 
     assert grown["heavy"] < grown["light"] / 3, grown
 
 
-def test_a_job_of_higher_priority_gets_more(measured, load, photos) -> None:
+def test_a_job_of_higher_priority_gets_more(measured, load, tmp_path) -> None:
+    """Of photos so large that both jobs always wait."""
     server = measured("--workers", "1")
+    giants = write_photos(tmp_path, [datasets.photo(0, 3000, 2400, quality=90)] * 30, 1)
+    whole = {"image": feedline.Image(["jpg"], feedline.Resize((64, 64))), "label": feedline.Int("cls")}
+    options = {"sidecar": server.socket, "fields": whole, "batch_size": 2, "slots": 4}
     jobs = {
-        name: load(photos.pattern, sidecar=server.socket, batch_size=4, name=name, priority=priority, seed=1)
+        name: load(giants.pattern, name=name, priority=priority, seed=1, **options)
         for name, priority in (("first", 4.0), ("other", 1))
     }
     for loader in jobs.values():
@@ -449,8 +454,8 @@ def test_a_job_of_higher_priority_gets_more(measured, load, photos) -> None:
     drained.start()
     try:
         before = Metrics(server)
-        for _ in range(4):
-            assert len(pixels(jobs["first"])) == 200
+        for _ in range(3):
+            assert len(pixels(jobs["first"])) == 30
         after = Metrics(server)
     finally:
         ending.set()

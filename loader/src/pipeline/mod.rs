@@ -34,8 +34,8 @@ mod worker;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -97,6 +97,8 @@ pub struct Pipeline {
     feeder: Option<JoinHandle<()>>,
     workers: Vec<JoinHandle<()>>,
     abandoned: AtomicBool,
+    /// Streams that have ended and may have rows under way, whose memory is not free yet.
+    ending: Mutex<Vec<Weak<Stream>>>,
 }
 
 impl Pipeline {
@@ -166,6 +168,7 @@ impl Pipeline {
             feeder: Some(feeder),
             workers: threads,
             abandoned: false.into(),
+            ending: Mutex::default(),
         })
     }
 
@@ -192,6 +195,24 @@ impl Pipeline {
         self.command(Command::Remove(stream.id()));
     }
 
+    /// As [`Pipeline::remove`], for one that nobody else holds.
+    pub fn release(&self, stream: Arc<Stream>) {
+        self.remove(&stream);
+        self.ending().push(Arc::downgrade(&stream));
+    }
+
+    /// Whether memory of released streams is about to come back: that takes as long as a row at a worker, and whoever
+    /// opens a stream waits for it rather than being refused.
+    pub fn is_clearing(&self) -> bool {
+        let mut ending = self.ending();
+        ending.retain(|stream| stream.strong_count() > 0);
+        !ending.is_empty()
+    }
+
+    fn ending(&self) -> MutexGuard<'_, Vec<Weak<Stream>>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Opens no more batches for any stream. Those that are open are finished; each stream tells where it ends by
     /// [`StreamEvent::Drains`], again after each seek.
     pub fn drain(&self) {
@@ -210,7 +231,7 @@ impl Pipeline {
 
     /// Bytes of memory for what is between read and decode.
     pub fn arena_bytes(&self) -> u64 {
-        ARENA_BYTES
+        self.stages.budget.taken_by(Part::Reads)
     }
 
     /// The state of the stages.
@@ -291,5 +312,36 @@ impl Waker {
         // After the descriptor: a wake in between signals again.
         self.pending.store(false, Ordering::Release);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(memory_bytes: Option<u64>, cache_bytes: u64) -> PipelineOptions {
+        PipelineOptions { workers: 3, reader: ReaderChoice::Auto, nice: 0, memory_bytes, cache_bytes }
+    }
+
+    #[test]
+    fn it_starts_and_ends_with_its_threads() {
+        let pipeline = Pipeline::start(options(Some(64 << 20), 8 << 20)).expect("the machine has as much");
+        let figures = pipeline.stages().figures();
+        assert_eq!((figures.workers, figures.memory_limit_bytes), (3, Some(64 << 20)));
+        assert_eq!((figures.memory_bytes["reads"], figures.memory_bytes["cache"]), (16 << 20, 8 << 20));
+        let budget = pipeline.stages().budget.clone();
+        drop(pipeline);
+        assert_eq!(budget.taken_bytes(), 0, "all is given back");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_at_the_start() {
+        let check = |memory_bytes, cache_bytes, words: &str| {
+            let error = Pipeline::start(options(memory_bytes, cache_bytes)).expect_err("refused").to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        check(Some(1 << 20), 0, "a memory budget of 1.0 MiB is too small");
+        check(Some(64 << 20), 60 << 20, "is to have 60.0 MiB, but only 48.0 MiB");
+        check(None, 1 << 50, "lower --cache, or raise --memory");
     }
 }

@@ -33,6 +33,10 @@ use crate::sys::{memfd, socket, watch};
 /// Most bytes of a list that a client attaches: a thousand million sample numbers.
 const LIST_BYTES_MAX: u64 = 8 << 30;
 
+/// How long a new stream waits for the memory of those that have just ended: rows at work are done by then.
+const CLEARING_MAX: Duration = Duration::from_secs(1);
+const CLEARING_PAUSE: Duration = Duration::from_millis(2);
+
 /// Most messages carry none.
 const NO_DESCRIPTORS: &[OwnedFd] = &[];
 
@@ -278,6 +282,7 @@ impl Connection {
         let classes = dataset.classes().map(<[String]>::to_vec).or_else(|| classes_beside(&spec.shards));
         let dropped = samples.len() as u64 - quarantined;
         let options = StreamOptions { spec, dataset, source, left_out: samples, events };
+        self.wait_for_memory().await;
         let (stream, ring) = self.service.pipeline.open(options)?;
         let notices =
             [stream.dataset().notices(), &left_out_notices, &stream.plan().notices(), stream.notices()].concat();
@@ -289,6 +294,14 @@ impl Connection {
         self.service.pipeline.add(stream.clone());
         self.stream = Some(stream);
         self.send(&ServerMessage::Opened { info: Box::new(info) }, &[payload, control, freed]).await
+    }
+
+    /// Gives streams that have just ended a moment to give their memory back.
+    async fn wait_for_memory(&self) {
+        let deadline = Instant::now() + CLEARING_MAX;
+        while self.service.pipeline.is_clearing() && Instant::now() < deadline {
+            tokio::time::sleep(CLEARING_PAUSE).await;
+        }
     }
 
     /// Opens the dataset beside the control plane, telling the client how far it is; `None` when the client goes before
@@ -469,7 +482,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
             self.service.streams.remove(&stream);
-            self.service.pipeline.remove(&stream);
+            self.service.pipeline.release(stream);
         }
     }
 }
