@@ -59,7 +59,7 @@ def pci_id(device: str | None, is_pinned: bool) -> str | None:
         # No such device, most likely: who copies to it says so. Here it is about speed only.
         logger.debug("the ring may be on another memory node than %s: %s", device or "the GPU", error)
         return None
-    parts = [getattr(found, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
+    parts: list[Any] = [getattr(found, f"pci_{name}_id", None) for name in ("domain", "bus", "device")]
     if any(part is None for part in parts):
         return None
     return "{:04x}:{:02x}:{:02x}.0".format(*parts)
