@@ -1,6 +1,6 @@
 """Does what Feedline says of a starving GPU hold, and does a sidecar slow a trainer that does not need it?
 
-`starved`: an epoch of ResNet-18 with one decode thread, and of ResNet-50 with all. The GPU needs N / ceiling seconds for N
+`resnet50`, `resnet18`, `resnet18_one_thread`: epochs with all decode threads, or one. The GPU needs N / ceiling seconds for N
 images, where the ceiling is the rate on batches that lie in pinned memory; the rest of the epoch it stood idle. Share of the
 time, beside Feedline's own `gpu_starved_s`, and beside the loader wait.
 
@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,27 +48,31 @@ while True:
 
 
 def main() -> None:
-    """Runs both parts and writes one JSON file."""
+    """Runs all parts and writes one JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photos", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=16_384)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--parts", default=",".join(PARTS), help="only these, with commas between")
+    parser.add_argument("--pattern", help="shards that are packed already, for the one part that is named")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
+    if options.pattern is not None:
+        options.out.write_text(json.dumps(PARTS[options.parts](options.pattern, options)))
+        return
     result: dict[str, Any] = {"machine": run.machine()}
     with tempfile.TemporaryDirectory(dir="/dev/shm") as scratch:
         photos, _ = packing.find_photos(options.photos, Path(scratch), 0)
         pattern = packing.pack(photos, options.samples, False, Path(scratch))
         result["data"] = {"photos": len(photos), "samples": options.samples, "bytes": packing.warm(Path(scratch))}
-        for name, measure in (
-            ("starved resnet50", lambda: starved(pattern, "resnet50", 256, None, options)),
-            ("courtesy", lambda: courtesy(pattern, options)),
-            # Last, as its sidecar has one thread.
-            ("starved resnet18", lambda: starved(pattern, "resnet18", 512, 1, options)),
-        ):
-            result[name] = measure()
+        for name in options.parts.split(","):
+            # In a process of its own: all loaders of one share a sidecar, and its threads.
+            part = Path(scratch, "part.json")
+            command = [sys.executable, __file__, *sys.argv[1:], "--parts", name, "--pattern", pattern, "--out", str(part)]
+            subprocess.run(command, check=True)
+            result[name] = json.loads(part.read_text())
             print(name, json.dumps(result[name]), flush=True)
             options.out.write_text(json.dumps(result, indent=1))
 
@@ -180,6 +185,13 @@ def courtesy(pattern: str, options: argparse.Namespace) -> dict[str, Any]:
     slower = [1 - with_it / without for with_it, without in zip(beside, alone, strict=True)]
     return {"alone": alone, "beside": beside, "decoded_meanwhile": decoded, "slower": slower, "slower_median": statistics.median(slower)}
 
+
+PARTS: dict[str, Callable[[str, argparse.Namespace], dict[str, Any]]] = {
+    "resnet50": lambda pattern, options: starved(pattern, "resnet50", 256, None, options),
+    "resnet18": lambda pattern, options: starved(pattern, "resnet18", 512, None, options),
+    "resnet18_one_thread": lambda pattern, options: starved(pattern, "resnet18", 512, 1, options),
+    "courtesy": courtesy,
+}
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
+import inspect
 import io
 import json
 import math
@@ -84,11 +86,18 @@ def needs(*packages: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
+def check_accuracy(printed: str, right: str) -> None:
+    """Whether a script says what share of all pictures it gets right; on the CPU, where runs are alike, it is one of `right`."""
+    found = re.search(rf"^accuracy (\S+) of {COUNT} images", printed, re.MULTILINE)
+    assert found is not None, printed
+    assert os.environ.get("FEEDLINE_TEST_GPU") or re.match(right, found[1]), printed
+
+
 def test_plain_torch(data: str) -> None:
     printed = run("plain_torch.py", "--steps", "36", data=data)
     check_learns(printed, 36)
     assert re.findall(r"^epoch (\d+): (\d+) images", printed, re.MULTILINE) == [(str(epoch), str(COUNT)) for epoch in range(1, 7)]
-    assert re.search(rf"^accuracy (0\.[89]|1\.0)\d* of {COUNT} images", printed, re.MULTILINE), printed
+    check_accuracy(printed, r"0\.[89]|1\.0")
 
 
 def test_ddp_by_torchrun(data: str) -> None:
@@ -122,6 +131,10 @@ def test_hugging_face_trainer(data: str) -> None:
 @needs("timm")
 @pytest.mark.parametrize("options", [[], ["--mixup", "0.2", "--reprob", "0.25"]])
 def test_timm(data: str, options: list[str]) -> None:
+    from timm.task import ClassificationTask
+
+    if "criterion_kwargs" not in inspect.signature(ClassificationTask).parameters:
+        pytest.skip(f"timm {importlib.metadata.version('timm')} lacks what the recipe calls: it was written for 1.0.31")
     # Soft labels have an entropy of their own, which the loss does not get below.
     check_learns(run("timm_train.py", "--steps", "36", *options, data=data), 36, share=0.95)
 
@@ -131,7 +144,7 @@ def test_torchvision_reference(data: str) -> None:
     printed = run("torchvision_reference.py", "--steps", "48", *options, data=data)
     # Its pictures are mixed and recoloured, so that much of the loss stays.
     check_learns(printed, 48, share=0.9)
-    assert re.search(rf"^accuracy (0\.[5-9]|1\.0)\d* of {COUNT} images", printed, re.MULTILINE), printed
+    check_accuracy(printed, r"0\.[5-9]|1\.0")
 
 
 def test_segmentation(data: str) -> None:
