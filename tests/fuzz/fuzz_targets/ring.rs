@@ -79,6 +79,7 @@ fuzz_target!(|bytes: &[u8]| {
             row_count: ROWS,
             status: BatchStatus::Ok,
             fault_count: 0,
+            trace: feedline_loader::plan::trace::Trace::default(),
         };
         slot.publish(descriptor, None);
         let (record, payload) = bytes.split_at(bytes.len().min(RECORD_BYTES));
