@@ -98,7 +98,7 @@ pub struct Pipeline {
     workers: Vec<JoinHandle<()>>,
     abandoned: AtomicBool,
     /// Streams that have ended and may have rows under way, whose memory is not free yet.
-    ending: Mutex<Vec<Weak<Stream>>>,
+    ending: Mutex<Vec<Weak<()>>>,
 }
 
 impl Pipeline {
@@ -198,7 +198,7 @@ impl Pipeline {
     /// As [`Pipeline::remove`], for one that nobody else holds.
     pub fn release(&self, stream: Arc<Stream>) {
         self.remove(&stream);
-        self.ending().push(Arc::downgrade(&stream));
+        self.ending().push(stream.gone());
     }
 
     /// Whether memory of released streams is about to come back: that takes as long as a row at a worker, and whoever
@@ -209,7 +209,7 @@ impl Pipeline {
         !ending.is_empty()
     }
 
-    fn ending(&self) -> MutexGuard<'_, Vec<Weak<Stream>>> {
+    fn ending(&self) -> MutexGuard<'_, Vec<Weak<()>>> {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

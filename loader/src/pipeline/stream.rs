@@ -1,8 +1,8 @@
 //! One job at one rank: everything that feeder and workers need to know of it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::places::{Places, StreamPlace};
 use super::under_way::UnderWay;
@@ -93,6 +93,8 @@ pub struct Stream {
     // Given back after what it stands for: fields drop in this order.
     _ring_memory: Reservation,
     index_memory: Arc<Reservation>,
+    // Goes last, when all else of it is gone.
+    gone: Arc<()>,
 }
 
 impl std::fmt::Debug for Stream {
@@ -161,8 +163,14 @@ impl Stream {
             events,
             _ring_memory: ring_memory,
             index_memory,
+            gone: Arc::default(),
         };
         Ok((Arc::new(stream), descriptors))
+    }
+
+    /// Dead once everything of the stream is gone, its memory too; the stream itself is out of reach a while before.
+    pub(super) fn gone(&self) -> Weak<()> {
+        Arc::downgrade(&self.gone)
     }
 
     /// Its number.
