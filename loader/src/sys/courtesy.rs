@@ -45,8 +45,9 @@ pub fn give_way_as_session(nice: u32) -> io::Result<()> {
 /// Whether this process leads its session. rustix's call aborts on a session whose leader lives outside the container
 /// (process-id namespace), which the kernel numbers 0.
 fn leads_a_session() -> bool {
-    // SAFETY: neither call takes memory; 0 names the calling process.
-    unsafe { libc::getsid(0) == libc::getpid() }
+    // SAFETY: the call takes no memory; 0 names the calling process.
+    let leader = unsafe { libc::getsid(0) };
+    u32::try_from(leader).is_ok_and(|leader| leader == std::process::id())
 }
 
 #[cfg(test)]
