@@ -8,7 +8,7 @@ use crate::error::SampleFault;
 use crate::plan::SampleId;
 use crate::read::ReadBuffer;
 use crate::shard::{FieldBytes, FileNumber};
-use crate::spec::JOIN_PARTS_MAX;
+use crate::spec::{FIELDS_MAX, JOIN_PARTS_MAX};
 use crate::sys::store::StoredBytes;
 
 /// Most separate reads of one row. Fields lie next to each other in a shard, so one is the rule, or one a part of a join.
@@ -101,6 +101,8 @@ pub struct RowWork {
     pub attempt: u32,
     /// The sample.
     pub sample: SampleId,
+    /// Where its fields lie, in the order of the stream's; `None` beyond.
+    pub places: [Option<FieldBytes>; FIELDS_MAX],
     /// Its bytes.
     pub parts: Parts,
     /// Why they could not be read.

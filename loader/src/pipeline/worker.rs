@@ -18,7 +18,6 @@ use crate::decode::unwrap::Unwrapper;
 use crate::error::{Error, FaultClass, FaultReport, Result, SampleFault};
 use crate::plan::trace::{RowPlace, Trace};
 use crate::shard::{FieldBytes, Origin};
-use crate::spec::FIELDS_MAX;
 use crate::telemetry::{StageState, WorkerClock};
 
 /// Samples tried for one row before the run ends: a dataset that bad is no accident.
@@ -142,9 +141,6 @@ impl Worker {
     fn assemble(&mut self, work: &RowWork) -> Result<Trace, RowFault> {
         let batch = &*work.batch;
         let stream = &*batch.stream;
-        let mut places = [None; FIELDS_MAX];
-        let places = &mut places[..stream.fields().len()];
-        stream.selector().select(stream.dataset(), work.sample, places);
         let plan = batch.plan.row(work.row);
         let draw = Draw {
             seed: stream.spec().seed,
@@ -157,7 +153,7 @@ impl Worker {
             let recipe = &stream.fields()[field];
             let store = |row: &[u8]| batch.slot.store(field, work.row, row);
             let fault = |offset, fault| RowFault::Field(FieldFault { field, offset, fault });
-            let Some(place @ FieldBytes { range, encoding, .. }) = places[field] else {
+            let Some(place @ FieldBytes { range, encoding, .. }) = work.places[field] else {
                 let default = recipe.default().ok_or_else(|| fault(0, self.missing(stream, field)))?;
                 self.fields.run_default(field, recipe, default, store);
                 has_default = true;
@@ -236,11 +232,8 @@ impl Worker {
 fn report(work: &RowWork, found: FieldFault) -> FaultReport {
     let stream = &work.batch.stream;
     let (shard, _) = stream.dataset().locate(work.sample);
-    let mut places = [None; FIELDS_MAX];
-    let places = &mut places[..stream.fields().len()];
-    stream.selector().select(stream.dataset(), work.sample, places);
     // The shard tells which sample it is; a value of the table, or of another part of a join, is elsewhere.
-    let (offset, message) = match (places[found.field], stream.dataset().table_path()) {
+    let (offset, message) = match (work.places[found.field], stream.dataset().table_path()) {
         (Some(FieldBytes { origin: Origin::Labels, .. }), Some(table)) => {
             (0, format!("{}, in the table {}", found.fault.message, table.display()))
         }
@@ -266,10 +259,7 @@ fn report(work: &RowWork, found: FieldFault) -> FaultReport {
 #[cold]
 fn note_lenient(work: &RowWork, field: usize) {
     let stream = &work.batch.stream;
-    let mut places = [None; FIELDS_MAX];
-    let places = &mut places[..stream.fields().len()];
-    stream.selector().select(stream.dataset(), work.sample, places);
-    let offset = places[field].map_or(0, |place| place.range.offset);
+    let offset = work.places[field].map_or(0, |place| place.range.offset);
     let words =
         "JPEG: no end-of-image marker: the row has what there is, and grey for the rest (truncated=\"lenient\")";
     let report = report(work, FieldFault { field, offset, fault: SampleFault::new(FaultClass::Lenient, words) });

@@ -32,18 +32,28 @@ impl Feeder {
             return Ok(());
         }
         let stream = batch.stream.clone();
-        let mut fields = [None; FIELDS_MAX];
-        let fields = &mut fields[..stream.fields().len()];
+        let mut places = [None; FIELDS_MAX];
+        let fields = &mut places[..stream.fields().len()];
         stream.selector().select(stream.dataset(), sample, fields);
         let mut spans = [Span::EMPTY; PARTS_MAX];
         let count = row::spans(fields, &mut spans);
         let covers = &spans[..count];
+        let row_work = |arena_bytes| RowWork {
+            _under_way: RowUnderWay::new(stream.clone(), arena_bytes),
+            batch,
+            row,
+            attempt,
+            sample,
+            places,
+            parts: Parts::default(),
+            fault: None,
+        };
         if count == 0 {
-            self.hand_over(row_work(batch, row, attempt, sample, 0));
+            self.hand_over(row_work(0));
             return Ok(());
         }
         if let Some(kept) = self.cache.get(stream.dataset(), sample, covers) {
-            let mut work = row_work(batch, row, attempt, sample, 0);
+            let mut work = row_work(0);
             self.use_kept(&mut work, covers, kept);
             self.hand_over(work);
             return Ok(());
@@ -52,7 +62,7 @@ impl Feeder {
             Ok(Some(buffers)) => buffers,
             Ok(None) => return Err(Refused::NoRoom),
             Err(error) if covers.iter().any(|span| span.end - span.start > u64::from(READ_BYTES_MAX)) => {
-                let mut work = row_work(batch, row, attempt, sample, 0);
+                let mut work = row_work(0);
                 work.fault = Some(SampleFault::new(FaultClass::TooLarge, error.to_string()));
                 self.hand_over(work);
                 return Ok(());
@@ -76,7 +86,7 @@ impl Feeder {
         let arena_bytes =
             buffers.iter().flatten().filter(|buffer| buffer.is_of_arena()).map(|buffer| buffer.len()).sum::<u32>();
         self.pending[slot] = Some(Pending {
-            work: row_work(batch, row, attempt, sample, arena_bytes.into()),
+            work: row_work(arena_bytes.into()),
             spans,
             span_count,
             reads_left: span_count,
@@ -220,10 +230,4 @@ impl Feeder {
             Err(TrySendError::Disconnected(_)) => self.running = false,
         }
     }
-}
-
-/// A row without its bytes, which will hold so many of the arena.
-fn row_work(batch: Arc<OpenBatch>, row: u32, attempt: u32, sample: SampleId, arena_bytes: u64) -> RowWork {
-    let under_way = RowUnderWay::new(batch.stream.clone(), arena_bytes);
-    RowWork { batch, row, attempt, sample, parts: Parts::default(), fault: None, _under_way: under_way }
 }
