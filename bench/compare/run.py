@@ -35,12 +35,17 @@ HERE = Path(__file__).parent
 CONTENDERS = {
     "feedline": ["contender_feedline.py"],
     "feedline, scaled": ["contender_feedline.py", "--decode", "scaled"],
+    "feedline, optimised": ["contender_feedline.py"],
+    "feedline, optimised, scaled": ["contender_feedline.py", "--decode", "scaled"],
     "DataLoader, torchvision": ["contender_torch.py", "--decode", "torchvision"],
     "DataLoader, PIL": ["contender_torch.py", "--decode", "pil"],
     "DALI": ["contender_dali.py"],
     "DALI, no antialias": ["contender_dali.py", "--no-antialias"],
     "TurboLoader": ["contender_turboloader.py"],
 }
+
+#: Those that read the shards as `feedline optimize` rewrites them.
+OPTIMISED = ("feedline, optimised", "feedline, optimised, scaled")
 
 #: Those that come with what the tests need anyway; the others are installed when they are asked for.
 USUAL = ("feedline", "DataLoader, torchvision", "DataLoader, PIL")
@@ -104,7 +109,8 @@ class Bench:
     def contend(self, name: str, *arguments: str, cores: set[int] | None = None) -> tuple[dict[str, Any], float]:
         """One run: what the contender printed, and the processor seconds of its tree."""
         script, *more = CONTENDERS[name]
-        command = [*more, "--recipe", self.options.recipe, "--shards", self.pattern]
+        pattern = shards.optimised(self.pattern) if name in OPTIMISED else self.pattern
+        command = [*more, "--recipe", self.options.recipe, "--shards", pattern]
         command += ["--batch-size", str(self.options.batch_size)]
         command += ["--workers", str(len(self.options.cores)), *arguments]
         return self.run(name, script, command, cores or self.options.cores)
@@ -227,6 +233,8 @@ def main() -> None:
         photos, source = shards.find_photos(options.photos, folder, 32 if options.quick else 256)
         # Both runs of a pair end in the middle of an epoch, with equal amounts fetched ahead.
         pattern = shards.pack(photos, 4 * options.images, options.reencode, folder)
+        if set(options.contenders) & set(OPTIMISED):
+            shards.optimise(pattern)
         megabytes = shards.warm(folder) / 1e6
         about = machine()
         process_tree.adopt_orphans()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import itertools
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -27,8 +29,6 @@ def find_photos(folder: Path | None, scratch: Path, count: int) -> tuple[list[Pa
     assert spec is not None and spec.loader is not None, "a path to a .py file has a loader"
     demo_data = importlib.util.module_from_spec(spec)
     # Its worker processes find it under this name.
-    import sys
-
     sys.modules["demo_data"] = demo_data
     spec.loader.exec_module(demo_data)
     demo_data.write_tree(scratch / "pictures", count, 0)
@@ -77,6 +77,20 @@ def write_index(folder: Path) -> None:
     np.save(folder / "index.npy", np.array(rows, INDEX_DTYPE))
 
 
+def optimised(pattern: str) -> str:
+    """The pattern of the shards of `pattern` as `feedline optimize` rewrites them."""
+    path = Path(pattern)
+    return str(path.parent / "optimised" / path.name)
+
+
+def optimise(pattern: str) -> None:
+    """Rewrites the shards without loss, by the command that users have."""
+    target = Path(optimised(pattern)).parent
+    command = [str(Path(sys.executable).parent / "feedline"), "optimize", pattern, str(target)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def warm(folder: Path) -> int:
-    """Reads every shard once, so that all runs find it in the page cache; returns the bytes."""
-    return sum(len(path.read_bytes()) for path in folder.glob("*.tar"))
+    """Reads every shard once, so that all runs find it in the page cache; returns the bytes of those as they were packed."""
+    sizes = {path: len(path.read_bytes()) for path in folder.rglob("*.tar")}
+    return sum(size for path, size in sizes.items() if path.parent == folder)
