@@ -4,6 +4,8 @@
 //! act on a part compile it into a type of their own.
 
 mod boxes;
+mod dataset;
+mod field;
 mod join;
 mod transforms;
 
@@ -11,10 +13,14 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::Dtype;
 use crate::error::{Error, Result};
 
 pub use boxes::{BOX_COLUMNS_MAX, BOXES_MAX, BoxFormat, BoxValuesSpec, BoxesSpec, Outside};
+pub use dataset::{Damaged, DatasetRules, Duplicates, KeyOrder, KeyRule, LabelTable, Profile, Unsorted};
+pub use field::{
+    ArraySpec, DecodeMode, DecodeSpec, FieldKind, FieldSpec, ImageSpec, LikeSpec, MaskSpec, OrientationRule,
+    PixelLayout, Truncated, ValueSpec,
+};
 pub use join::{JOIN_PARTS_MAX, JoinPartSpec, JoinSpec, Unpaired};
 pub use transforms::{
     Channels, FloatType, Interpolation, PaddingMode, Policy, Resampling, ResizeTo, Transform, WarpSpec,
@@ -113,136 +119,6 @@ pub enum RingKind {
     Named,
 }
 
-/// How shards are understood, where there is a choice. An index depends on it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DatasetRules {
-    /// Where a member's name is cut into key and field.
-    pub key_rule: KeyRule,
-    /// A second member of a sample for one field.
-    pub duplicates: Duplicates,
-    /// Members of a sample that do not follow each other.
-    pub unsorted: Unsorted,
-    /// A shard that is cut off or damaged.
-    pub damaged: Damaged,
-    /// What the keys and values of an LMDB database mean.
-    pub profile: Profile,
-    /// The database to read, where an LMDB file has several inside.
-    pub database: Option<String>,
-    /// The order of the samples of an LMDB database.
-    pub key_order: KeyOrder,
-    /// A table of labels, joined by key.
-    pub labels: Option<LabelTable>,
-    /// Datasets that are joined by key: the job's shards are then those of its parts, one after the other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub join: Option<JoinSpec>,
-}
-
-impl DatasetRules {
-    /// The part that the index of a shard depends on.
-    pub fn of_index(&self) -> Self {
-        Self { labels: None, join: None, ..self.clone() }
-    }
-}
-
-/// A table beside a dataset, whose columns are fields.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LabelTable {
-    /// Its file: `.csv`, `.tsv`, `.jsonl` or `.ndjson`.
-    pub path: PathBuf,
-    /// The column with the samples' keys; else the first, or `key` in JSON lines.
-    pub key: Option<String>,
-}
-
-/// Where a member's name is cut into key and field.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KeyRule {
-    /// At the first dot of the last path component: WebDataset's rule.
-    #[default]
-    FirstDot,
-    /// At the last dot, for base names that have dots of their own.
-    LastDot,
-}
-
-/// What becomes of a second member of a sample for one field.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Duplicates {
-    /// The shard is refused.
-    #[default]
-    Error,
-    /// The first counts.
-    First,
-    /// The last counts.
-    Last,
-    /// The sample is left out.
-    DropSample,
-}
-
-/// What becomes of members of a sample that do not follow each other.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unsorted {
-    /// The shard is refused.
-    #[default]
-    Error,
-    /// They are joined, at the place of the first.
-    Regroup,
-}
-
-/// What becomes of a shard that is cut off or damaged.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Damaged {
-    /// The dataset is refused.
-    #[default]
-    Error,
-    /// The samples before the damage are used.
-    SkipRest,
-}
-
-/// Conventions for the keys and values of an LMDB database.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Profile {
-    /// Found from the keys and a few values.
-    #[default]
-    Auto,
-    /// Key to image.
-    Plain,
-    /// `image-000000001`, `label-000000001`, `num-samples`.
-    TextRecognition,
-    /// Images, listed by a `meta_info.txt` beside them.
-    SuperResolution,
-    /// Caffe Datums.
-    Datum,
-    /// Images under hashes.
-    Lsun,
-    /// Serialised tuples of an image and a label.
-    Folder,
-    /// Images, and their number under `length`.
-    LengthKeys,
-    /// Graphs of atoms, which are not read.
-    OpenCatalyst,
-}
-
-/// The order of the samples of an LMDB database.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum KeyOrder {
-    /// That of the meta file, where the profile has one; natural where all keys are numbers; else that of the bytes.
-    #[default]
-    Auto,
-    /// Numbers in keys count by their value: `2` before `10`.
-    Natural,
-    /// As the database keeps them.
-    Bytes,
-    /// That of `meta_info.txt`.
-    MetaFile,
-}
-
 /// Order of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -308,191 +184,6 @@ pub enum OnError {
     Replace,
     /// The batch that holds it raises.
     Raise,
-}
-
-/// One tensor of a batch.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FieldSpec {
-    /// Its name in the batch.
-    pub name: String,
-    /// Names of shard members that can supply it, lower case, without a leading dot; the first present wins.
-    pub sources: Vec<String>,
-    /// What it becomes.
-    pub kind: FieldKind,
-    /// What a row gets whose sample has none of the sources. `None`: such a sample is bad. Numbers, texts, JSON and
-    /// bytes: what the member would hold. Images, masks and arrays of fixed shape: one element in this machine's byte
-    /// order, repeated. Arrays of varying shape: anything, for an array of no elements.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<Vec<u8>>,
-}
-
-/// What a field's bytes become.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FieldKind {
-    /// uint8 pixels, (height, width, 3) a row.
-    Image(ImageSpec),
-    /// One int64 a row, written in decimal, surrounding white space ignored.
-    Int,
-    /// One float64 a row, written in decimal, surrounding white space ignored.
-    Float,
-    /// UTF-8, of any length up to a limit; checked.
-    Text(ValueSpec),
-    /// JSON as Python's `json` reads it (NaN and Infinity too); checked, delivered as its bytes.
-    Json(ValueSpec),
-    /// Bytes as they are.
-    Bytes(ValueSpec),
-    /// A NumPy array, `.npy` or a member of `.npz`.
-    Array(ArraySpec),
-    /// Class numbers, (height, width) a row, resampled to the nearest pixel only.
-    Mask(MaskSpec),
-    /// Boxes of an image, any number a row.
-    Boxes(BoxesSpec),
-    /// An array with one entry a box.
-    BoxValues(BoxValuesSpec),
-}
-
-/// A value of any length.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ValueSpec {
-    /// Longer values are bad samples, in bytes.
-    pub max_bytes: u32,
-}
-
-/// A NumPy array.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ArraySpec {
-    /// The member of an `.npz` to take; `None`: the bytes are an `.npy`.
-    pub member: Option<String>,
-    /// Element type; arrays of another are bad samples.
-    pub dtype: Dtype,
-    /// Shape of each array; `None`: each has its own.
-    pub shape: Option<Vec<u32>>,
-    /// Where each has its own shape: larger ones are bad samples, in bytes.
-    pub max_bytes: u32,
-}
-
-/// A mask of class numbers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MaskSpec {
-    /// Operations in order, as those of an image; of resizes only the geometry counts. Empty with `like`.
-    pub transforms: Vec<Transform>,
-    /// The image field whose transforms and random draws this mask shares.
-    pub like: Option<String>,
-    /// [`Dtype::Uint8`], or [`Dtype::Int32`], which 16-bit masks need.
-    pub dtype: Dtype,
-    /// Class number of what a crop adds where the mask is smaller.
-    pub fill: u16,
-    /// Masks of more pixels are refused from their header.
-    pub max_pixels: u64,
-}
-
-/// How an image is decoded and augmented.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ImageSpec {
-    /// Operations in order; together they must fix the output size.
-    pub transforms: Vec<Transform>,
-    /// Order of the axes in memory.
-    pub layout: PixelLayout,
-    /// Images of more pixels are refused from their header.
-    pub max_pixels: u64,
-    /// Number of the view: images of one sample whose transforms are alike differ in their draws by this.
-    #[serde(default)]
-    pub view: u16,
-    /// The image of a pair whose transforms, draws and view this one shares; it then has none of its own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub like: Option<LikeSpec>,
-    /// How bytes become pixels, where there is a choice.
-    #[serde(default)]
-    pub decode: DecodeSpec,
-}
-
-impl Default for ImageSpec {
-    fn default() -> Self {
-        Self {
-            transforms: Vec::new(),
-            layout: PixelLayout::Nhwc,
-            max_pixels: 1 << 28,
-            view: 0,
-            like: None,
-            decode: DecodeSpec::default(),
-        }
-    }
-}
-
-/// Which image another follows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LikeSpec {
-    /// Its field.
-    pub image: String,
-    /// How many times larger the follower is, in each direction: every box, size and place of the other times this.
-    pub scale: u32,
-}
-
-/// How the bytes of an image become pixels, where there is a choice.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DecodeSpec {
-    /// How faithfully JPEGs are decoded.
-    pub mode: DecodeMode,
-    /// What becomes of JPEGs that are cut off.
-    pub truncated: Truncated,
-    /// Whether the orientation that a camera noted turns the picture.
-    pub orientation: OrientationRule,
-    /// The colour behind transparent pixels; without one alpha is dropped.
-    pub background: Option<[u8; 3]>,
-}
-
-/// How faithfully JPEGs are decoded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecodeMode {
-    /// Bit for bit as Pillow does.
-    #[default]
-    Exact,
-    /// Reduced while decoding, by 2, 4 or 8, where the box that a resize takes stays at least twice as large as what it
-    /// makes of it, and the resize is bilinear with antialias; else exact.
-    Scaled,
-    /// The fast inverse transform, and colours that are repeated instead of interpolated.
-    Fast,
-}
-
-/// What becomes of JPEGs that are cut off.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Truncated {
-    /// They are bad samples.
-    #[default]
-    Fault,
-    /// They are decoded as far as they go, the rest is grey; each is counted, and named in its batch's report.
-    Lenient,
-}
-
-/// Whether the orientation in an image's EXIF data turns it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OrientationRule {
-    /// Pixels stay as they are stored, as with torchvision and Pillow.
-    #[default]
-    Ignore,
-    /// The picture is turned before anything else, and so are masks that follow it.
-    Apply,
-}
-
-/// Order of the axes of an image in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PixelLayout {
-    /// (height, width, channel): torch's channels_last.
-    Nhwc,
-    /// (channel, height, width).
-    Nchw,
 }
 
 impl JobSpec {
