@@ -344,27 +344,30 @@ impl Feeder {
         !self.vacant.is_empty() && u32::try_from(pending).unwrap_or(u32::MAX).saturating_add(queued) < self.queue_rows
     }
 
-    /// The stream with the fewest ready batches among those that have a row to read and may have one more under way; the
-    /// one that workers have spent the least time on wins ties.
+    /// The stream with the fewest ready batches; the one that workers have spent the least time on wins ties. If that one has
+    /// as many rows under way as it may, the others get their turn only where workers would have nothing to do otherwise.
     fn neediest(&mut self) -> Turn {
         let wanting = self.cursors.iter_mut().map(|cursor| u32::from(cursor.look())).sum();
         let bytes_max = if wanting > 1 { self.arena.bytes() as u64 / 2 } else { u64::MAX };
+        let mut neediest: Option<Need> = None;
         let mut best: Option<(Need, usize, u32)> = None;
         for (index, cursor) in self.cursors.iter_mut().enumerate() {
-            if !cursor.is_wanting() {
+            if !cursor.is_wanting() || cursor.stream().under_way().bytes() >= bytes_max {
                 continue;
             }
             let rows_max = turns::rows_max(self.queue_rows, self.stages.workers, wanting, cursor.charge().row_ns());
-            let under_way = cursor.stream().under_way();
-            if under_way.rows() >= rows_max || under_way.bytes() >= bytes_max {
-                continue;
-            }
             let need = Need { ready: cursor.ready_batches(), service_ns: cursor.service_ns(&self.clock) };
-            if best.is_none_or(|(best, _, _)| need < best) {
+            if neediest.is_none_or(|other| need < other) {
+                neediest = Some(need);
+            }
+            let is_free = cursor.stream().under_way().rows() < rows_max;
+            if is_free && best.is_none_or(|(best, _, _)| need < best) {
                 best = Some((need, index, rows_max));
             }
         }
+        let must_wait = self.stages.decode_queue.load(Relaxed) >= self.stages.workers;
         match best {
+            Some((need, ..)) if must_wait && neediest.is_some_and(|other| other < need) => Turn::Enough,
             Some((need, index, rows_max)) => {
                 self.clock.advance(need.service_ns);
                 Turn::Of(index, rows_max)

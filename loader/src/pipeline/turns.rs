@@ -2,9 +2,8 @@
 //!
 //! The emptiest ring comes first. Among equals it is the stream that workers have spent the least time on, so that a job
 //! of large photographs and one of small ones get equal shares of the cores rather than equal numbers of rows; a job's
-//! priority weighs its share. While
-//! several streams want rows, each may have no more rows under way than workers finish in a moment: rows wait in one queue,
-//! first come first served, and slow ones in front would otherwise hold up all others.
+//! priority weighs its share. While several streams want rows, each may have no more rows under way than workers finish in a
+//! moment: rows wait in one queue, first come first served, and slow ones in front would otherwise hold up all others.
 
 /// Work of one stream that may wait for each worker while other streams want rows too, in nanoseconds.
 const QUEUED_NS: u64 = 20_000_000;
