@@ -88,9 +88,14 @@ impl Cursor {
             && (self.open.is_some() || ((self.slots.free > 0 || self.is_broken) && !self.is_draining()))
     }
 
-    /// Batches that waited for the client at the last look.
+    /// Whether rows of it are between here and the workers, or with them.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.stream.under_way().rows() > 0
+    }
+
+    /// Batches that waited for the client at the last look, less the one that it takes where it sleeps for want of one.
     pub(super) fn ready_batches(&self) -> u32 {
-        self.slots.ready
+        self.slots.ready.saturating_sub(u32::from(self.stream.ring().client_waiting()))
     }
 
     /// Worker time that its rows took and take.

@@ -347,15 +347,21 @@ impl Feeder {
     /// The stream with the fewest ready batches; the one that workers have spent the least time on wins ties. If that one has
     /// as many rows under way as it may, the others get their turn only where workers would have nothing to do otherwise.
     fn neediest(&mut self) -> Turn {
-        let wanting = self.cursors.iter_mut().map(|cursor| u32::from(cursor.look())).sum();
-        let bytes_max = if wanting > 1 { self.arena.bytes() as u64 / 2 } else { u64::MAX };
+        // A stream whose rows are all under way wants its share of the next moment, too.
+        let (mut wanting, mut active) = (false, 0);
+        for cursor in &mut self.cursors {
+            let is_wanting = cursor.look();
+            wanting |= is_wanting;
+            active += u32::from(is_wanting || cursor.is_under_way());
+        }
+        let bytes_max = if active > 1 { self.arena.bytes() as u64 / 2 } else { u64::MAX };
         let mut neediest: Option<Need> = None;
         let mut best: Option<(Need, usize, u32)> = None;
         for (index, cursor) in self.cursors.iter_mut().enumerate() {
             if !cursor.is_wanting() || cursor.stream().under_way().bytes() >= bytes_max {
                 continue;
             }
-            let rows_max = turns::rows_max(self.queue_rows, self.stages.workers, wanting, cursor.charge().row_ns());
+            let rows_max = turns::rows_max(self.queue_rows, self.stages.workers, active, cursor.charge().row_ns());
             let need = Need { ready: cursor.ready_batches(), service_ns: cursor.service_ns(&self.clock) };
             if neediest.is_none_or(|other| need < other) {
                 neediest = Some(need);
@@ -365,14 +371,15 @@ impl Feeder {
                 best = Some((need, index, rows_max));
             }
         }
-        let must_wait = self.stages.decode_queue.load(Relaxed) >= self.stages.workers;
+        let provided = self.stages.workers_busy.load(Relaxed) + self.stages.decode_queue.load(Relaxed);
+        let must_wait = provided >= self.stages.workers;
         match best {
             Some((need, ..)) if must_wait && neediest.is_some_and(|other| other < need) => Turn::Enough,
             Some((need, index, rows_max)) => {
                 self.clock.advance(need.service_ns);
                 Turn::Of(index, rows_max)
             }
-            None if wanting > 0 => Turn::Enough,
+            None if wanting => Turn::Enough,
             None => Turn::Nobody,
         }
     }

@@ -50,14 +50,15 @@ impl Charge {
     }
 }
 
-/// Rows of one stream that may be under way: of a queue of `queue_rows` for `workers`, while `wanting` streams want rows.
-pub(super) fn rows_max(queue_rows: u32, workers: u32, wanting: u32, row_ns: u64) -> u32 {
-    if wanting <= 1 {
+/// Rows of one stream that may be under way: of a queue of `queue_rows` for `workers`, while `active` streams want rows or
+/// have some there.
+pub(super) fn rows_max(queue_rows: u32, workers: u32, active: u32, row_ns: u64) -> u32 {
+    if active <= 1 {
         return queue_rows;
     }
     let least = ROWS_MIN.saturating_mul(workers);
     let moment = u32::try_from(QUEUED_NS / row_ns.max(1)).unwrap_or(u32::MAX).saturating_mul(workers);
-    moment.min(queue_rows / wanting).max(least).min(queue_rows)
+    moment.min(queue_rows / active).max(least).min(queue_rows)
 }
 
 /// The time that turns are counted in: as far as the stream that was served last.
@@ -92,7 +93,7 @@ mod tests {
     #[test]
     fn shares_of_the_queue() {
         let check =
-            |wanting, row_ns, expected| assert_eq!(rows_max(64, 4, wanting, row_ns), expected, "{wanting} {row_ns}");
+            |active, row_ns, expected| assert_eq!(rows_max(64, 4, active, row_ns), expected, "{active} {row_ns}");
         check(1, 500 * MS, 64);
         // Rows that take a millisecond: half of the queue each.
         check(2, MS, 32);
