@@ -246,6 +246,8 @@ def test_a_death_at_a_random_moment(number, kind, how, script, bystander, datase
     assert within(10, lambda: Figures.of(pid) == bystander.before), f"{Figures.of(pid)}, before {bystander.before}"
     assert set(os.listdir("/dev/shm")) == shared_memory
     left = Figures.of(os.getpid())
-    assert (left.memfd_bytes, left.threads) == (mine.memfd_bytes, mine.threads)
+    # What an earlier round still had may have ended in this one.
+    assert left.memfd_bytes <= mine.memfd_bytes
+    assert left.threads <= mine.threads
     # The socket of a killed private sidecar is swept when another one starts a minute later.
     assert len(sockets_left() - sockets) <= (kind == "a_private_sidecar_dies")
