@@ -79,12 +79,14 @@ enum Refused {
 }
 
 /// Why no more rows are read at the moment.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
     /// Nothing to read: no stream has a free slot.
     Idle,
     /// The queue to the workers, the reader or the arena is full.
     Full,
+    /// Those that want rows have as many under way as they may.
+    Enough,
 }
 
 /// The stream whose turn it is.
@@ -179,15 +181,13 @@ impl Feeder {
             self.take_unpacked();
             self.cache.expire(Instant::now());
             let mut pause = self.read_ahead();
-            if pause == Pause::Full {
-                // Ask for a wake, then look once more: room that was made in between would wake nobody.
-                self.stages.feeder_starved.store(true, Release);
-                // Pairs with the fence in `Worker::wake_feeder`: either that sees the wish, or this sees the room.
+            self.ask_for_wake(pause);
+            if pause != Pause::Idle {
+                // Once more: room that was made in between would wake nobody. Pairs with the fence in `Worker::wake_feeder`:
+                // either that sees the wish, or this sees the room.
                 fence(SeqCst);
                 pause = self.read_ahead();
-            }
-            if pause == Pause::Idle {
-                self.stages.feeder_starved.store(false, Release);
+                self.ask_for_wake(pause);
             }
             match self.reader.wait(SLEEP_MAX, self.epoll.as_fd(), &mut done) {
                 Ok(true) => self.clear_wakes(),
@@ -196,6 +196,16 @@ impl Feeder {
             }
             self.complete_all(&mut done);
         }
+    }
+
+    /// Asks to be woken when half of what waits for a worker now has gone, or half of the queue: one wake for many rows.
+    fn ask_for_wake(&self, pause: Pause) {
+        let below = match pause {
+            Pause::Idle => 0,
+            Pause::Full => self.queue_rows / 2 + 1,
+            Pause::Enough => self.stages.decode_queue.load(Relaxed) / 2 + 1,
+        };
+        self.stages.wake_below.store(below, Release);
     }
 
     fn complete_all(&mut self, done: &mut Vec<Completion>) {
@@ -303,7 +313,7 @@ impl Feeder {
             }
             let (index, rows_max) = match self.neediest() {
                 Turn::Of(index, rows_max) => (index, rows_max),
-                Turn::Enough => return Pause::Full,
+                Turn::Enough => return Pause::Enough,
                 Turn::Nobody => return Pause::Idle,
             };
             for _ in 0..RUN_ROWS {

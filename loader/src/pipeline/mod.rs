@@ -126,8 +126,7 @@ impl Pipeline {
         let (started, thread_ids) = crossbeam_channel::bounded(workers as usize);
         let threads = (0..workers)
             .map(|number| {
-                let worker =
-                    worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone(), queue_rows)?;
+                let worker = worker::Worker::new(queue.clone(), stages.clone(), commands.clone(), waker.clone())?;
                 let started = started.clone();
                 spawn(format!("feedline-work{number}"), move || {
                     // Whoever asked may have failed meanwhile.

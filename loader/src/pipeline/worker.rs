@@ -31,8 +31,6 @@ pub(super) struct Worker {
     waker: Arc<Waker>,
     unwrapper: Unwrapper,
     fields: FieldWorker,
-    /// Below this many queued rows a starved feeder is woken: one wake for many rows.
-    low_water: u32,
 }
 
 /// A fault and where in the sample it is.
@@ -56,10 +54,9 @@ impl Worker {
         stages: Arc<StageState>,
         commands: Sender<Command>,
         waker: Arc<Waker>,
-        queue_rows: u32,
     ) -> Result<Self> {
         let (unwrapper, fields) = (Unwrapper::default(), FieldWorker::new()?);
-        Ok(Self { queue, stages, commands, waker, unwrapper, fields, low_water: queue_rows / 2 })
+        Ok(Self { queue, stages, commands, waker, unwrapper, fields })
     }
 
     /// Works until the feeder has gone.
@@ -102,8 +99,8 @@ impl Worker {
     fn wake_feeder(&self) {
         // Pairs with the fence in `Feeder::run`.
         fence(SeqCst);
-        if self.stages.feeder_starved.load(Acquire) && self.stages.decode_queue.load(Relaxed) <= self.low_water {
-            self.stages.feeder_starved.store(false, Release);
+        if self.stages.decode_queue.load(Relaxed) < self.stages.wake_below.load(Acquire) {
+            self.stages.wake_below.store(0, Release);
             self.waker.wake();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -219,8 +219,9 @@ pub struct StageState {
     pub busy_ns: AtomicU64,
     /// Decode threads.
     pub workers: u32,
-    /// The feeder waits for room (rows or arena bytes), and wants to be woken.
-    pub feeder_starved: AtomicBool,
+    /// The feeder waits for room, or for a stream's turn, and wants to be woken once fewer rows than this wait for a worker; 0
+    /// for no wish.
+    pub wake_below: AtomicU32,
     /// Turns of the feeder's loop; it makes some every second, whatever there is to do.
     pub feeder_turns: AtomicU64,
     /// Reads that ended and rows that workers were done with, together.
@@ -246,7 +247,7 @@ impl StageState {
             oversized_reads: AtomicU64::new(0),
             busy_ns: AtomicU64::new(0),
             workers,
-            feeder_starved: AtomicBool::new(false),
+            wake_below: AtomicU32::new(0),
             feeder_turns: AtomicU64::new(0),
             steps_done: AtomicU64::new(0),
             started: Instant::now(),
