@@ -1,0 +1,292 @@
+/* A JPEG's coefficients, written again as a baseline file with Huffman tables made for it and a restart marker at the
+ * end of each row of MCUs; then read back from there and compared with the first ones.
+ *
+ * The reading halves are decoders of jpeg_shim.c. The writer reads the coefficients where the first of them left them, so
+ * its memory manager is of the same make (jpeg_memory.c). Markers of applications and comments are not written here: the
+ * caller puts those of the old file before the new tables.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "jpeg_shim.h"
+
+#include <jerror.h>
+
+/* Bytes that the writer takes for its tables: well below this. */
+#define WRITER_MEMORY_MAX ((size_t)16 << 20)
+
+/* Least bytes of the buffer that the file is written to. */
+#define BUFFER_BYTES_MIN ((size_t)64 << 10)
+
+/* Bytes of a buffer that is kept for the next file. */
+#define BUFFER_BYTES_KEPT ((size_t)16 << 20)
+
+/* Mirrored by `Read` in transcode.rs. */
+struct feedline_transcoder_facts {
+  /* Where the file ends: behind its end-of-image marker. */
+  uint64_t end;
+  /* What libjpeg found odd. */
+  uint32_t warnings;
+  /* Every bit of every coefficient of every component was there. */
+  uint32_t is_complete;
+};
+
+struct feedline_transcoder {
+  struct feedline_jpeg *old_file;
+  struct feedline_jpeg *new_file;
+  /* Of the old file, until its reset. */
+  jvirt_barray_ptr *coefficients;
+  struct jpeg_compress_struct writer;
+  struct feedline_arena arena;
+  struct jpeg_error_mgr errors;
+  struct jpeg_destination_mgr destination;
+  jmp_buf recovery;
+  uint8_t *buffer;
+  size_t capacity;
+  /* Of what failed last. */
+  char message[JMSG_LENGTH_MAX];
+};
+
+static void error_exit(j_common_ptr codec) {
+  struct feedline_transcoder *self = codec->client_data;
+  (*codec->err->format_message)(codec, self->message);
+  longjmp(self->recovery, 1);
+}
+
+static void emit_message(j_common_ptr codec, int level) {
+  (void)codec;
+  (void)level;
+}
+
+static void output_message(j_common_ptr codec) { (void)codec; }
+
+static void point_to(struct feedline_transcoder *self, size_t used) {
+  self->destination.next_output_byte = self->buffer + used;
+  self->destination.free_in_buffer = self->capacity - used;
+}
+
+static void init_destination(j_compress_ptr codec) { point_to(codec->client_data, 0); }
+
+/* The buffer is full; libjpeg counts on its being used to the last byte. */
+static boolean empty_output_buffer(j_compress_ptr codec) {
+  struct feedline_transcoder *self = codec->client_data;
+  size_t used = self->capacity;
+  uint8_t *grown = realloc(self->buffer, 2 * used);
+  if (grown == NULL)
+    ERREXIT1(codec, JERR_OUT_OF_MEMORY, 23);
+  self->buffer = grown;
+  self->capacity = 2 * used;
+  point_to(self, used);
+  return TRUE;
+}
+
+static void term_destination(j_compress_ptr codec) { (void)codec; }
+
+void feedline_transcoder_free(struct feedline_transcoder *self) {
+  if (self->old_file != NULL)
+    feedline_jpeg_free(self->old_file);
+  if (self->new_file != NULL)
+    feedline_jpeg_free(self->new_file);
+  feedline_arena_remove(&self->arena, (j_common_ptr)&self->writer);
+  jpeg_destroy_compress(&self->writer);
+  free(self->buffer);
+  free(self);
+}
+
+static int create(struct feedline_transcoder *self) {
+  self->old_file = feedline_jpeg_new();
+  self->new_file = feedline_jpeg_new();
+  if (self->old_file == NULL || self->new_file == NULL)
+    return TOO_LARGE;
+  self->writer.err = jpeg_std_error(&self->errors);
+  self->errors.error_exit = error_exit;
+  self->errors.emit_message = emit_message;
+  self->errors.output_message = output_message;
+  self->writer.client_data = self;
+  if (setjmp(self->recovery))
+    return feedline_jpeg_fault_of(&self->errors);
+  jpeg_create_compress(&self->writer);
+  feedline_arena_install(&self->arena, (j_common_ptr)&self->writer);
+  self->arena.limit = WRITER_MEMORY_MAX;
+  self->destination.init_destination = init_destination;
+  self->destination.empty_output_buffer = empty_output_buffer;
+  self->destination.term_destination = term_destination;
+  self->writer.dest = &self->destination;
+  return OK;
+}
+
+struct feedline_transcoder *feedline_transcoder_new(void) {
+  struct feedline_transcoder *self = calloc(1, sizeof *self);
+  if (self != NULL && create(self) != OK) {
+    feedline_transcoder_free(self);
+    return NULL;
+  }
+  return self;
+}
+
+const char *feedline_transcoder_message(const struct feedline_transcoder *self) { return self->message; }
+
+static void reset_writer(struct feedline_transcoder *self) {
+  jpeg_abort_compress(&self->writer);
+  /* Their memory was the image's; without them the state is that of a new writer. */
+  self->writer.comp_info = NULL;
+  for (int table = 0; table < NUM_QUANT_TBLS; table++)
+    self->writer.quant_tbl_ptrs[table] = NULL;
+  for (int table = 0; table < NUM_HUFF_TBLS; table++) {
+    self->writer.dc_huff_tbl_ptrs[table] = NULL;
+    self->writer.ac_huff_tbl_ptrs[table] = NULL;
+  }
+  if (self->capacity > BUFFER_BYTES_KEPT) {
+    free(self->buffer);
+    self->buffer = NULL;
+    self->capacity = 0;
+  }
+}
+
+/* Forgets the files and their memory. Cannot fail. */
+void feedline_transcoder_reset(struct feedline_transcoder *self) {
+  feedline_jpeg_reset(self->old_file);
+  feedline_jpeg_reset(self->new_file);
+  reset_writer(self);
+  self->coefficients = NULL;
+}
+
+/* Whether every scan has come that there could be. What libjpeg decodes of a progressive file that lacks some is smoothed,
+ * and of a component without any scan there are not even quantisation steps. */
+static int is_complete(const struct jpeg_decompress_struct *codec) {
+  for (int component = 0; component < codec->num_components; component++) {
+    if (codec->comp_info[component].quant_table == NULL)
+      return 0;
+    for (int place = 0; codec->progressive_mode && place < DCTSIZE2; place++)
+      if (codec->coef_bits[component][place] != 0)
+        return 0;
+  }
+  return 1;
+}
+
+static int read_coefficients(struct feedline_jpeg *file, jvirt_barray_ptr **coefficients) {
+  if (setjmp(file->recovery))
+    return file->fault;
+  *coefficients = jpeg_read_coefficients(&file->codec);
+  return OK;
+}
+
+static int open_and_read(struct feedline_transcoder *self, struct feedline_jpeg *file, const uint8_t *bytes,
+                         size_t length, size_t memory_max, jvirt_barray_ptr **coefficients) {
+  struct feedline_jpeg_header header;
+  int status = feedline_jpeg_open(file, bytes, length, memory_max, &header);
+  if (status == OK)
+    status = read_coefficients(file, coefficients);
+  if (status != OK)
+    memcpy(self->message, file->message, sizeof self->message);
+  return status;
+}
+
+/* Reads all coefficients of `bytes`, which must stay in place until the next reset. They may take up to `memory_max`
+ * bytes. */
+int feedline_transcoder_read(struct feedline_transcoder *self, const uint8_t *bytes, size_t length, size_t memory_max,
+                             struct feedline_transcoder_facts *facts) {
+  struct feedline_jpeg *file = self->old_file;
+  feedline_transcoder_reset(self);
+  int status = open_and_read(self, file, bytes, length, memory_max, &self->coefficients);
+  if (status != OK)
+    return status;
+  facts->end = length - file->source.bytes_in_buffer;
+  facts->warnings = file->warnings;
+  facts->is_complete = (uint32_t)is_complete(&file->codec);
+  return OK;
+}
+
+/* Writes the file anew. Its bytes stay where they are until the next reset. */
+int feedline_transcoder_write(struct feedline_transcoder *self, const uint8_t **bytes, size_t *length) {
+  struct jpeg_compress_struct *writer = &self->writer;
+  reset_writer(self);
+  if (self->buffer == NULL) {
+    self->buffer = malloc(BUFFER_BYTES_MIN);
+    self->capacity = self->buffer == NULL ? 0 : BUFFER_BYTES_MIN;
+  }
+  if (self->buffer == NULL) {
+    snprintf(self->message, sizeof self->message, "no memory for the new file");
+    return TOO_LARGE;
+  }
+  if (setjmp(self->recovery))
+    return feedline_jpeg_fault_of(&self->errors);
+  jpeg_copy_critical_parameters(&self->old_file->codec, writer);
+  writer->optimize_coding = TRUE;
+  writer->restart_in_rows = 1;
+  /* Those of the old file are put in front. */
+  writer->write_JFIF_header = FALSE;
+  writer->write_Adobe_marker = FALSE;
+  jpeg_write_coefficients(writer, self->coefficients);
+  jpeg_finish_compress(writer);
+  *bytes = self->buffer;
+  *length = self->capacity - self->destination.free_in_buffer;
+  return OK;
+}
+
+static int differs(struct feedline_transcoder *self, const char *what) {
+  snprintf(self->message, sizeof self->message, "%s", what);
+  return CORRUPT;
+}
+
+/* Compares what is in the headers, and what decoders conclude from it. */
+static int compare_headers(struct feedline_transcoder *self) {
+  const struct jpeg_decompress_struct *old = &self->old_file->codec;
+  const struct jpeg_decompress_struct *new = &self->new_file->codec;
+  if (new->image_width != old->image_width || new->image_height != old->image_height)
+    return differs(self, "the size differs");
+  if (new->data_precision != old->data_precision || new->num_components != old->num_components)
+    return differs(self, "the components differ");
+  if (new->jpeg_color_space != old->jpeg_color_space || new->out_color_space != old->out_color_space ||
+      new->saw_JFIF_marker != old->saw_JFIF_marker || new->saw_Adobe_marker != old->saw_Adobe_marker ||
+      new->Adobe_transform != old->Adobe_transform)
+    return differs(self, "the colours are meant differently");
+  if (new->density_unit != old->density_unit || new->X_density != old->X_density || new->Y_density != old->Y_density)
+    return differs(self, "the density differs");
+  if (new->progressive_mode || new->arith_code || new->restart_interval != new->MCUs_per_row)
+    return differs(self, "the new file has no restart marker per row");
+  for (int component = 0; component < old->num_components; component++) {
+    const jpeg_component_info *before = &old->comp_info[component];
+    const jpeg_component_info *after = &new->comp_info[component];
+    if (after->component_id != before->component_id || after->h_samp_factor != before->h_samp_factor ||
+        after->v_samp_factor != before->v_samp_factor || after->width_in_blocks != before->width_in_blocks ||
+        after->height_in_blocks != before->height_in_blocks)
+      return differs(self, "a component's sampling differs");
+    if (before->quant_table == NULL || after->quant_table == NULL ||
+        memcmp(before->quant_table->quantval, after->quant_table->quantval, sizeof before->quant_table->quantval) != 0)
+      return differs(self, "quantisation differs");
+  }
+  return OK;
+}
+
+static int compare_coefficients(struct feedline_transcoder *self, jvirt_barray_ptr *found) {
+  j_common_ptr codec = (j_common_ptr)&self->new_file->codec;
+  if (setjmp(self->new_file->recovery)) {
+    memcpy(self->message, self->new_file->message, sizeof self->message);
+    return CORRUPT;
+  }
+  for (int component = 0; component < self->old_file->codec.num_components; component++) {
+    const jpeg_component_info *info = &self->old_file->codec.comp_info[component];
+    /* What lies right of and below these blocks pads the last MCUs, and is no part of the image. */
+    for (JDIMENSION row = 0; row < info->height_in_blocks; row++) {
+      JBLOCKARRAY before = (*codec->mem->access_virt_barray)(codec, self->coefficients[component], row, 1, FALSE);
+      JBLOCKARRAY after = (*codec->mem->access_virt_barray)(codec, found[component], row, 1, FALSE);
+      if (memcmp(before[0], after[0], info->width_in_blocks * sizeof(JBLOCK)) != 0)
+        return differs(self, "coefficients differ");
+    }
+  }
+  return OK;
+}
+
+/* Reads the new file and compares it with the old one: OK when every coefficient, quantisation step and fact of the header
+ * is the same, and nothing in it is odd. `bytes` must stay in place until the next reset. */
+int feedline_transcoder_check(struct feedline_transcoder *self, const uint8_t *bytes, size_t length, size_t memory_max) {
+  jvirt_barray_ptr *found = NULL;
+  int status = open_and_read(self, self->new_file, bytes, length, memory_max, &found);
+  if (status != OK)
+    return status;
+  if (self->new_file->warnings != 0)
+    return differs(self, "the new file is odd");
+  status = compare_headers(self);
+  return status == OK ? compare_coefficients(self, found) : status;
+}
