@@ -26,6 +26,36 @@ pub struct Facts {
     pub is_complete: u32,
 }
 
+/// How often each symbol occurs, by number of its table. Mirrors the shim's struct.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counts {
+    /// Sizes of differences of DC coefficients.
+    pub dc: [[u32; 256]; 2],
+    /// Runs of zeros with sizes of AC coefficients.
+    pub ac: [[u32; 256]; 2],
+}
+
+/// A table of codes as the file format has it. Mirrors the shim's struct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeTable {
+    /// How many codes there are of 1 to 16 bits.
+    pub counts: [u8; 16],
+    /// The symbols, in the order of their codes.
+    pub symbols: [u8; 256],
+}
+
+/// The tables of a file. Mirrors the shim's struct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct CodeTables {
+    /// For differences of DC coefficients.
+    pub dc: [CodeTable; 2],
+    /// For AC coefficients.
+    pub ac: [CodeTable; 2],
+}
+
 #[repr(C)]
 struct Shim {
     _opaque: [u8; 0],
@@ -44,7 +74,13 @@ unsafe extern "C" {
         memory_max: usize,
         facts: *mut Facts,
     ) -> c_int;
-    fn feedline_transcoder_write(shim: *mut Shim, bytes: *mut *const u8, length: *mut usize) -> c_int;
+    fn feedline_transcoder_count(shim: *mut Shim, counts: *mut Counts) -> c_int;
+    fn feedline_transcoder_write(
+        shim: *mut Shim,
+        tables: *const CodeTables,
+        bytes: *mut *const u8,
+        length: *mut usize,
+    ) -> c_int;
     fn feedline_transcoder_check(shim: *mut Shim, bytes: *const u8, length: usize, memory_max: usize) -> c_int;
 }
 
@@ -112,12 +148,19 @@ impl Coefficients<'_> {
         &self.facts
     }
 
-    /// Writes them to the end of `file`: all of a JPEG but its start-of-image marker and the markers of applications.
-    pub fn write(&mut self, file: &mut Vec<u8>) -> Result<(), SampleFault> {
-        let (mut bytes, mut length) = (ptr::null(), 0);
+    /// Writes them to the end of `file`, with the codes that `choose` makes for their symbols: all of a JPEG but its
+    /// start-of-image marker and the markers of applications.
+    pub fn write(&mut self, choose: impl FnOnce(&Counts) -> CodeTables, file: &mut Vec<u8>) -> Result<(), SampleFault> {
         let shim = self.codec.shim.as_ptr();
-        // SAFETY: the pointers are to locals; the shim holds the coefficients that it read.
-        let status = unsafe { feedline_transcoder_write(shim, &raw mut bytes, &raw mut length) };
+        let mut counts = Counts { dc: [[0; 256]; 2], ac: [[0; 256]; 2] };
+        // SAFETY: the pointer is to a local of the mirrored layout; the shim holds the coefficients that it read.
+        let status = unsafe { feedline_transcoder_count(shim, &raw mut counts) };
+        self.codec.check(status)?;
+        let tables = choose(&counts);
+        let (mut bytes, mut length) = (ptr::null(), 0);
+        // SAFETY: the pointers are to locals; the shim has counted, so its writer is prepared. Tables that cannot be are
+        // refused by libjpeg.
+        let status = unsafe { feedline_transcoder_write(shim, &raw const tables, &raw mut bytes, &raw mut length) };
         self.codec.check(status)?;
         // SAFETY: on success `bytes` are `length` initialised bytes of the shim's buffer, which stay in place until the
         // next call of the shim: none happens while this borrow lives.

@@ -1,6 +1,8 @@
 /* A JPEG's coefficients, written again as a baseline file with Huffman tables made for it and a restart marker at the
  * end of each row of MCUs; then read back from there and compared with the first ones.
  *
+ * Symbols are counted here, since libjpeg's own count takes as long as everything else; the tables come from the caller.
+ *
  * The reading halves are decoders of jpeg_shim.c. The writer reads the coefficients where the first of them left them, so
  * its memory manager is of the same make (jpeg_memory.c). Markers of applications and comments are not written here: the
  * caller puts those of the old file before the new tables.
@@ -31,6 +33,26 @@ struct feedline_transcoder_facts {
   uint32_t is_complete;
 };
 
+/* How often each symbol occurs, by number of the table: of differences of DC coefficients, and of AC coefficients.
+ * Mirrored by `Counts` in transcode.rs. */
+struct feedline_transcoder_counts {
+  uint32_t dc[2][256];
+  uint32_t ac[2][256];
+};
+
+/* A table of codes as the file format has it: how many codes there are of each length, and the symbols in order of their
+ * codes. Mirrored by `CodeTable` in transcode.rs. */
+struct feedline_code_table {
+  uint8_t counts[16];
+  uint8_t symbols[256];
+};
+
+/* Mirrored by `CodeTables` in transcode.rs. */
+struct feedline_code_tables {
+  struct feedline_code_table dc[2];
+  struct feedline_code_table ac[2];
+};
+
 struct feedline_transcoder {
   struct feedline_jpeg *old_file;
   struct feedline_jpeg *new_file;
@@ -43,6 +65,8 @@ struct feedline_transcoder {
   jmp_buf recovery;
   uint8_t *buffer;
   size_t capacity;
+  /* For each byte of a mask in natural order, the bits that it sets in one in zigzag order. */
+  uint64_t zigzag[8][256];
   /* Of what failed last. */
   char message[JMSG_LENGTH_MAX];
 };
@@ -93,7 +117,24 @@ void feedline_transcoder_free(struct feedline_transcoder *self) {
   free(self);
 }
 
+/* The place in the block of each coefficient in the order of the file. */
+static const uint8_t natural_order[DCTSIZE2] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
+    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
+    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
+};
+
+static void fill_zigzag(struct feedline_transcoder *self) {
+  for (int place = 0; place < DCTSIZE2; place++) {
+    int natural = natural_order[place];
+    for (int byte = 0; byte < 256; byte++)
+      if (byte >> natural % 8 & 1)
+        self->zigzag[natural / 8][byte] |= (uint64_t)1 << place;
+  }
+}
+
 static int create(struct feedline_transcoder *self) {
+  fill_zigzag(self);
   self->old_file = feedline_jpeg_new();
   self->new_file = feedline_jpeg_new();
   if (self->old_file == NULL || self->new_file == NULL)
@@ -197,10 +238,118 @@ int feedline_transcoder_read(struct feedline_transcoder *self, const uint8_t *by
   return OK;
 }
 
-/* Writes the file anew. Its bytes stay where they are until the next reset. */
-int feedline_transcoder_write(struct feedline_transcoder *self, const uint8_t **bytes, size_t *length) {
+static int differs(struct feedline_transcoder *self, const char *what) {
+  snprintf(self->message, sizeof self->message, "%s", what);
+  return CORRUPT;
+}
+
+static int bits_of(int value) {
+  unsigned magnitude = value < 0 ? 0u - (unsigned)value : (unsigned)value;
+  return magnitude == 0 ? 0 : 32 - __builtin_clz(magnitude);
+}
+
+/* Which coefficients of the block are not zero: a bit each, in the order of the file. */
+static uint64_t nonzero(const struct feedline_transcoder *self, const JCOEF *block) {
+  uint8_t flags[DCTSIZE2];
+  uint64_t mask = 0;
+  /* The compiler makes vectors of this loop; branches on single coefficients would mostly be guessed wrong. */
+  for (int place = 0; place < DCTSIZE2; place++)
+    flags[place] = block[place] != 0;
+  for (int row = 0; row < 8; row++) {
+    uint64_t eight = 0;
+    for (int place = 0; place < 8; place++)
+      eight |= (uint64_t)flags[8 * row + place] << place;
+    mask |= self->zigzag[row][eight];
+  }
+  return mask;
+}
+
+/* Counts the AC symbols of a block; false if a coefficient is too large for baseline. */
+static int count_ac(const struct feedline_transcoder *self, const JCOEF *block, uint32_t *counts) {
+  uint64_t left = nonzero(self, block) & ~(uint64_t)1;
+  int before = 0;
+  int bits_max = 0;
+  while (left != 0) {
+    int place = __builtin_ctzll(left);
+    int run = place - before - 1;
+    int bits = bits_of(block[natural_order[place]]);
+    for (; run > 15; run -= 16)
+      counts[0xf0]++;
+    counts[(run << 4 | bits) & 0xff]++;
+    bits_max = bits > bits_max ? bits : bits_max;
+    before = place;
+    left &= left - 1;
+  }
+  counts[0] += before != DCTSIZE2 - 1;
+  return bits_max <= 10;
+}
+
+/* Counts the symbols of a component's row of MCUs, which begins after a restart. `across` and `down` are its blocks of an
+ * MCU. Blocks outside the image repeat the DC coefficient before them. */
+static int count_row(const struct feedline_transcoder *self, int component, JDIMENSION mcu_row, JDIMENSION mcus,
+                     int across, int down, uint32_t *dc, uint32_t *ac) {
+  j_common_ptr codec = (j_common_ptr)&self->writer;
+  const jpeg_component_info *info = &self->old_file->codec.comp_info[component];
+  JDIMENSION top = mcu_row * (JDIMENSION)down;
+  JDIMENSION rows = info->height_in_blocks - top < (JDIMENSION)down ? info->height_in_blocks - top : (JDIMENSION)down;
+  JBLOCKARRAY blocks = (*codec->mem->access_virt_barray)(codec, self->coefficients[component], top, rows, FALSE);
+  int before = 0;
+  for (JDIMENSION mcu = 0; mcu < mcus; mcu++) {
+    for (int y = 0; y < down; y++) {
+      for (int x = 0; x < across; x++) {
+        JDIMENSION column = mcu * (JDIMENSION)across + (JDIMENSION)x;
+        if ((JDIMENSION)y >= rows || column >= info->width_in_blocks) {
+          dc[0]++;
+          ac[0]++;
+          continue;
+        }
+        const JCOEF *block = blocks[y][column];
+        int bits = bits_of(block[0] - before);
+        if (bits > 11 || !count_ac(self, block, ac))
+          return 0;
+        dc[bits]++;
+        before = block[0];
+      }
+    }
+  }
+  return 1;
+}
+
+/* Prepares the writer for the coefficients that were read, and counts the symbols that their file will have. */
+int feedline_transcoder_count(struct feedline_transcoder *self, struct feedline_transcoder_counts *counts) {
+  const struct jpeg_decompress_struct *old = &self->old_file->codec;
   struct jpeg_compress_struct *writer = &self->writer;
   reset_writer(self);
+  if (setjmp(self->recovery))
+    return feedline_jpeg_fault_of(&self->errors);
+  jpeg_copy_critical_parameters(&self->old_file->codec, writer);
+  memset(counts, 0, sizeof *counts);
+  for (int component = 0; component < old->num_components; component++) {
+    const jpeg_component_info *info = &old->comp_info[component];
+    int is_alone = old->num_components == 1;
+    int across = is_alone ? 1 : info->h_samp_factor;
+    int down = is_alone ? 1 : info->v_samp_factor;
+    JDIMENSION mcus = (info->width_in_blocks + (JDIMENSION)across - 1) / (JDIMENSION)across;
+    JDIMENSION mcu_rows = (info->height_in_blocks + (JDIMENSION)down - 1) / (JDIMENSION)down;
+    uint32_t *dc = counts->dc[writer->comp_info[component].dc_tbl_no & 1];
+    uint32_t *ac = counts->ac[writer->comp_info[component].ac_tbl_no & 1];
+    for (JDIMENSION row = 0; row < mcu_rows; row++)
+      if (!count_row(self, component, row, mcus, across, down, dc, ac))
+        return differs(self, "a coefficient that baseline has no code for");
+  }
+  return OK;
+}
+
+static void take_table(JHUFF_TBL *table, const struct feedline_code_table *given) {
+  memcpy(table->bits + 1, given->counts, sizeof given->counts);
+  memcpy(table->huffval, given->symbols, sizeof given->symbols);
+  table->sent_table = FALSE;
+}
+
+/* Writes the file anew, after a count. Its bytes stay where they are until the next reset. */
+int feedline_transcoder_write(struct feedline_transcoder *self, const struct feedline_code_tables *tables,
+                              const uint8_t **bytes, size_t *length) {
+  struct jpeg_compress_struct *writer = &self->writer;
   if (self->buffer == NULL) {
     self->buffer = malloc(BUFFER_BYTES_MIN);
     self->capacity = self->buffer == NULL ? 0 : BUFFER_BYTES_MIN;
@@ -211,8 +360,10 @@ int feedline_transcoder_write(struct feedline_transcoder *self, const uint8_t **
   }
   if (setjmp(self->recovery))
     return feedline_jpeg_fault_of(&self->errors);
-  jpeg_copy_critical_parameters(&self->old_file->codec, writer);
-  writer->optimize_coding = TRUE;
+  for (int table = 0; table < 2; table++) {
+    take_table(writer->dc_huff_tbl_ptrs[table], &tables->dc[table]);
+    take_table(writer->ac_huff_tbl_ptrs[table], &tables->ac[table]);
+  }
   writer->restart_in_rows = 1;
   /* Those of the old file are put in front. */
   writer->write_JFIF_header = FALSE;
@@ -222,11 +373,6 @@ int feedline_transcoder_write(struct feedline_transcoder *self, const uint8_t **
   *bytes = self->buffer;
   *length = self->capacity - self->destination.free_in_buffer;
   return OK;
-}
-
-static int differs(struct feedline_transcoder *self, const char *what) {
-  snprintf(self->message, sizeof self->message, "%s", what);
-  return CORRUPT;
 }
 
 /* Compares what is in the headers, and what decoders conclude from it. */

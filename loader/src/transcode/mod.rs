@@ -2,11 +2,12 @@
 //! marker at the end of each row of MCUs, so that a decoder can start at any of them.
 //!
 //! [`JpegFile`] tells what a file is made of, [`Markers`] which of its application data go with it, and [`Transcoder`] writes
-//! it, reads what it has written, and compares: every coefficient, quantisation step, component and fact that decides about
+//! it (with the codes of [`codes`]), reads what it has written, and compares: every coefficient, quantisation step, component and fact that decides about
 //! colours must be the same. Whatever is odd in any way is refused with a [`Reason`]; such a file is better left as it is.
 //!
 //! Padding of the last MCUs, which no decoder shows, is libjpeg's own afterwards.
 
+mod codes;
 mod file;
 #[cfg(test)]
 mod tests;
@@ -172,7 +173,7 @@ impl Transcoder {
         let mut new = Vec::with_capacity(file.bytes().len() + file.bytes().len() / 8);
         new.extend_from_slice(&[0xff, 0xd8]);
         file.kept(markers).for_each(|segment| new.extend_from_slice(segment));
-        old.write(&mut new).map_err(|fault| Refusal::new(Reason::Unusual, fault.message))?;
+        old.write(codes::fitted, &mut new).map_err(|fault| Refusal::new(Reason::Unusual, fault.message))?;
         new.extend_from_slice(file.behind(markers));
         old.compare(&new).map_err(|fault| Refusal::new(Reason::Unverified, fault.message))?;
         compare_segments(file, &new, markers)?;
