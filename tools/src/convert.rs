@@ -13,18 +13,17 @@ mod set;
 mod shard;
 
 use std::fmt;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use feedline_loader::{Error, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use self::pack::{Forecast, Order, ShardRule, order_of};
 use self::scan::{LeftOut, Scan, Tally, scan};
 use self::set::{ClassRecord, SetRecord, ShardSet};
+use crate::bars::Bars;
 use crate::output::{Bytes, counted, parse_bytes, print_report};
 
 /// Pack a class-per-folder tree of images into WebDataset shards.
@@ -94,7 +93,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         return Err(Error::config(format!("--error-budget is a share, 0 to 1, got {}", arguments.error_budget)));
     }
     let prefix = choose_prefix(arguments)?;
-    let bars = Bars { shown: !arguments.json && std::io::stderr().is_terminal() };
+    let bars = Bars::new(arguments.json);
 
     let scan = scan_tree(&arguments.folder, &bars)?;
     let budget = pack::Budget::new(arguments.error_budget, &scan);
@@ -179,32 +178,6 @@ fn choose_prefix(arguments: &ConvertArguments) -> Result<String> {
             let own = folder.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
             Ok(own.filter(|name| is_plain(name)).unwrap_or("shard").to_owned())
         }
-    }
-}
-
-/// Progress on a terminal; elsewhere nothing is drawn.
-struct Bars {
-    shown: bool,
-}
-
-impl Bars {
-    fn scanning(&self) -> ProgressBar {
-        self.draw(ProgressBar::no_length(), "{spinner} looking: {human_pos} images")
-    }
-
-    fn packing(&self, bytes: u64) -> ProgressBar {
-        let template = "packing {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
-        self.draw(ProgressBar::new(bytes), template)
-    }
-
-    fn draw(&self, bar: ProgressBar, template: &str) -> ProgressBar {
-        if !self.shown {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-            return bar;
-        }
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
-        bar.enable_steady_tick(Duration::from_millis(100));
-        bar
     }
 }
 
