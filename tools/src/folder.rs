@@ -41,7 +41,7 @@ impl OutFolder {
         fs::create_dir_all(path).map_err(|error| Error::io("create folder", path, error))?;
         let folder = File::open(path).map_err(|error| Error::io("open folder", path, error))?;
         folder.try_lock().map_err(|error| Error::Resources {
-            message: format!("{}: another feedline is writing there ({error}): wait for it", path.display()),
+            message: format!("{}: another convert or optimize is writing there ({error}): wait for it", path.display()),
         })?;
         Ok(Self { path: path.to_owned(), folder })
     }

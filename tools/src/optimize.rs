@@ -1,11 +1,12 @@
 //! `feedline optimize`: shards whose JPEGs are written anew without loss, so that less of each has to be decoded.
 //!
-//! [`pool`] reads, writes and verifies, within the bounds of [`gate`]; [`tally`] counts; [`set`] is the folder of shards: what
+//! [`pool`] reads, writes and verifies ([`jpeg`]), within the bounds of [`gate`]; [`tally`] counts; [`set`] is the folder of shards: what
 //! of an interrupted run is kept, and when a shard gets its name. How a JPEG is written anew is in
 //! [`feedline_loader::transcode`].
 
 mod gate;
-pub mod pool;
+pub mod jpeg;
+mod pool;
 mod set;
 pub mod tally;
 
@@ -78,7 +79,7 @@ impl From<MarkersArgument> for Markers {
 }
 
 /// Members that the report names for each reason; the manifest has more.
-const NAMED_MAX: usize = 10;
+pub const NAMED_MAX: usize = 10;
 
 /// A shard that shall be written anew.
 pub struct Source {
@@ -99,7 +100,10 @@ struct OptimizeReport {
     failed: Vec<Failed>,
     markers: Markers,
     workers: u32,
-    /// Over all shards, kept ones too.
+    /// Of all shards, kept ones too: their tars, unpacked.
+    bytes_before: u64,
+    bytes_after: u64,
+    /// Of all shards, too.
     #[serde(flatten)]
     tally: Tally,
     seconds: f64,
@@ -141,8 +145,8 @@ pub fn run(arguments: &OptimizeArguments) -> Result<()> {
     bar.finish_and_clear();
 
     let mut tally = Tally::default();
-    let all = kept.iter().chain(&outcome.written);
-    all.for_each(|(name, record)| tally.add(&record.tally, name, NAMED_MAX));
+    let all = || kept.iter().chain(&outcome.written);
+    all().for_each(|(name, record)| tally.add(&record.tally, name, NAMED_MAX));
     let report = OptimizeReport {
         out: arguments.out.clone(),
         shards: (kept.len() + outcome.written.len()) as u64,
@@ -150,6 +154,8 @@ pub fn run(arguments: &OptimizeArguments) -> Result<()> {
         failed: outcome.failed.iter().map(Failed::from).collect(),
         markers,
         workers,
+        bytes_before: all().map(|(_, record)| record.bytes_before).sum(),
+        bytes_after: all().map(|(_, record)| record.bytes).sum(),
         notices: tally.notice().into_iter().collect(),
         tally,
         seconds: started.elapsed().as_secs_f64(),
@@ -267,8 +273,8 @@ impl fmt::Display for OptimizeReport {
             "{} in {}, {} before, {} after, in {:.1} s ({:.0} JPEGs/s)",
             counted(self.shards, "shard"),
             self.out.display(),
-            Bytes(self.tally.bytes_before),
-            Bytes(self.tally.bytes_after),
+            Bytes(self.bytes_before),
+            Bytes(self.bytes_after),
             self.seconds,
             self.jpegs_per_second,
         )?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use feedline_loader::transcode::Markers;
 use feedline_loader::{Error, Result};
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use super::pack::{Forecast, Order};
 use super::scan::{LeftOut, Tally};
 use super::shard::WrittenShard;
 use crate::folder::{OutFolder, final_name, json};
+use crate::optimize::tally::Tally as OptimizeTally;
 use crate::output::counted;
 
 /// A set of shards that is being written; dropped before its commit, it leaves nothing behind.
@@ -35,8 +37,21 @@ pub struct SetRecord {
     pub left_out: LeftOut,
     /// Files that were packed as what they are, not as their extension says.
     pub mistaken_extension: Option<Tally>,
+    /// Of JPEGs that were written anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimized: Option<OptimizeRecord>,
     /// The shards in order.
     pub shards: Vec<ShardRecord>,
+}
+
+/// What the manifest says of JPEGs that were written anew.
+#[derive(Debug, Serialize)]
+pub struct OptimizeRecord {
+    /// Which markers were kept.
+    pub markers: Markers,
+    /// What became of them.
+    #[serde(flatten)]
+    pub tally: OptimizeTally,
 }
 
 /// What the manifest says of one class.

@@ -6,12 +6,12 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use feedline_loader::shard::{MemberHead, Part, PartTaker, ShardState, WholeMember, parts};
-use feedline_loader::sys::memory::MemoryReport;
-use feedline_loader::transcode::{JpegFile, Markers, Reason, Refusal, Transcoder, is_jpeg};
+use feedline_loader::transcode::{Markers, Reason, Refusal, is_jpeg};
 use feedline_loader::{Error, Result};
 
 use super::Source;
 use super::gate::Gate;
+use super::jpeg::JpegOptimizer;
 use super::set::{OptimizedSet, ShardRecord};
 use super::tally::Tally;
 use crate::hashed_file::{HashedFile, WrittenFile};
@@ -25,10 +25,6 @@ const PART_BYTES: u64 = 1 << 10;
 
 /// Longest JPEG that is read whole.
 const JPEG_BYTES_MAX: u64 = 256 << 20;
-
-/// Memory for coefficients, of all workers: a quarter of what is free, within these bounds.
-const COEFFICIENTS_MIN: u64 = 512 << 20;
-const COEFFICIENTS_MAX: u64 = 16 << 30;
 
 /// What came of the shards.
 pub struct Outcome {
@@ -46,23 +42,21 @@ pub fn optimize(
     workers: u32,
     progress: &dyn Fn(u64, u64),
 ) -> Result<Outcome> {
-    let transcoders = (0..workers).map(|_| Transcoder::new()).collect::<Result<Vec<_>>>()?;
     let ahead = Gate::new(AHEAD_BYTES + u64::from(workers) * AHEAD_WORKER_BYTES);
-    let optimizer = JpegOptimizer::new(markers);
+    let optimizer = JpegOptimizer::new(markers, workers)?;
     thread::scope(|scope| {
         let (jobs, to_do) = unbounded::<Job>();
         let (pieces, arrivals) = unbounded::<Numbered>();
-        for mut transcoder in transcoders {
+        for _ in 0..workers {
             let (to_do, pieces, ahead, optimizer) = (to_do.clone(), pieces.clone(), &ahead, &optimizer);
             scope.spawn(move || {
-                let stop = StopOnPanic(ahead);
+                let _stop = StopOnPanic(ahead);
                 for Job { number, cost, member } in to_do {
-                    let piece = optimizer.member(&mut transcoder, member);
-                    if pieces.send(Numbered { number, cost, piece }).is_err() {
+                    let arrival = Arrival::Piece(piece_of(optimizer, member));
+                    if pieces.send(Numbered { number, cost, arrival }).is_err() {
                         break;
                     }
                 }
-                std::mem::forget(stop);
             });
         }
         drop(to_do);
@@ -80,37 +74,12 @@ pub fn optimize(
     })
 }
 
-/// Writes JPEGs anew, in any thread, within a bound of memory for all.
-pub struct JpegOptimizer {
-    markers: Markers,
-    coefficients: Gate,
-}
-
-impl JpegOptimizer {
-    /// One that keeps `markers`.
-    pub fn new(markers: Markers) -> Self {
-        let free = MemoryReport::read().free_bytes();
-        let limit = free.map_or(COEFFICIENTS_MIN, |free| (free / 4).clamp(COEFFICIENTS_MIN, COEFFICIENTS_MAX));
-        Self { markers, coefficients: Gate::new(limit) }
-    }
-
-    /// `bytes` written anew.
-    pub fn bytes(&self, transcoder: &mut Transcoder, bytes: &[u8]) -> std::result::Result<Vec<u8>, Refusal> {
-        let file = JpegFile::parse(bytes)?;
-        // Those of the file, and those of what is written, which are read for comparison.
-        let memory = 2 * file.coefficient_bytes();
-        self.coefficients.take(memory);
-        let optimized = transcoder.optimize(&file, self.markers);
-        self.coefficients.give_back(memory);
-        optimized
-    }
-
-    fn member(&self, transcoder: &mut Transcoder, member: WholeMember) -> Piece {
-        let before = member.body().len() as u64;
-        match self.bytes(transcoder, member.body()) {
-            Ok(body) => Piece::Optimized { bytes: member.with_body(&body), before, after: body.len() as u64 },
-            Err(refusal) => Piece::Copied { name: member.name.clone(), refusal, bytes: member.into_bytes() },
-        }
+/// A member written anew, or as it is.
+fn piece_of(optimizer: &JpegOptimizer, member: WholeMember) -> Piece {
+    let before = member.body().len() as u64;
+    match optimizer.optimize(member.body()) {
+        Ok(body) => Piece::Optimized { bytes: member.with_body(&body), before, after: body.len() as u64 },
+        Err(refusal) => Piece::Copied { name: member.name.clone(), refusal, bytes: member.into_bytes() },
     }
 }
 
@@ -125,7 +94,7 @@ struct Job {
 struct Numbered {
     number: u64,
     cost: u64,
-    piece: Piece,
+    arrival: Arrival,
 }
 
 enum Piece {
@@ -135,6 +104,11 @@ enum Piece {
     Optimized { bytes: Vec<u8>, before: u64, after: u64 },
     /// A JPEG that stays as it is; its bytes may come in other pieces.
     Copied { name: String, refusal: Refusal, bytes: Vec<u8> },
+}
+
+/// What the joiner gets.
+enum Arrival {
+    Piece(Piece),
     /// The end of a shard.
     End(Result<ShardState>),
 }
@@ -144,7 +118,9 @@ struct StopOnPanic<'a>(&'a Gate);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {
-        self.0.stop();
+        if thread::panicking() {
+            self.0.stop();
+        }
     }
 }
 
@@ -153,7 +129,7 @@ fn read(sources: &[&Source], ahead: &Gate, jobs: Sender<Job>, pieces: Sender<Num
     let mut cutter = Cutter { ahead, jobs, pieces, number: 0 };
     for source in sources {
         let end = parts(&source.path, ahead.stopped(), &mut cutter);
-        if cutter.hand_on(0, Piece::End(end)).is_err() {
+        if cutter.hand_on(0, Arrival::End(end)).is_err() {
             return;
         }
     }
@@ -167,10 +143,10 @@ struct Cutter<'a> {
 }
 
 impl Cutter<'_> {
-    fn hand_on(&mut self, cost: u64, piece: Piece) -> Result<()> {
+    fn hand_on(&mut self, cost: u64, arrival: Arrival) -> Result<()> {
         let number = self.number;
         self.number += 1;
-        self.pieces.send(Numbered { number, cost, piece }).map_err(|_| gone())
+        self.pieces.send(Numbered { number, cost, arrival }).map_err(|_| gone())
     }
 }
 
@@ -187,7 +163,8 @@ impl PartTaker for Cutter<'_> {
             return true;
         };
         // That nobody listens is seen at the next part.
-        let _ = self.hand_on(0, Piece::Copied { name: head.name.to_owned(), refusal, bytes: Vec::new() });
+        let piece = Piece::Copied { name: head.name.to_owned(), refusal, bytes: Vec::new() };
+        let _ = self.hand_on(0, Arrival::Piece(piece));
         false
     }
 
@@ -202,7 +179,7 @@ impl PartTaker for Cutter<'_> {
             return Err(gone());
         }
         match part {
-            Part::Bytes(bytes) => self.hand_on(cost, Piece::Bytes(bytes)),
+            Part::Bytes(bytes) => self.hand_on(cost, Arrival::Piece(Piece::Bytes(bytes))),
             Part::Member(member) => {
                 let number = self.number;
                 self.number += 1;
@@ -250,16 +227,17 @@ impl Joiner<'_> {
         let mut failed = Vec::new();
         for source in self.sources {
             let mut file = HashedFile::create(self.set.folder().temporary_path(&source.name))?;
-            let mut tally = Tally::default();
+            let (mut tally, mut bytes_before) = (Tally::default(), 0);
             let end = loop {
-                let Numbered { cost, piece, .. } = in_order(&arrivals, &mut early, &mut next)?;
-                match self.add(piece, &mut file, &mut tally)? {
-                    None => self.ahead.give_back(cost),
-                    Some(end) => break end,
+                let Numbered { cost, arrival, .. } = in_order(&arrivals, &mut early, &mut next)?;
+                match arrival {
+                    Arrival::End(end) => break end,
+                    Arrival::Piece(piece) => bytes_before += self.add(piece, &mut file, &mut tally)?,
                 }
+                self.ahead.give_back(cost);
             };
             match end {
-                Ok(state) => self.finish(source, state, file, tally)?,
+                Ok(state) => self.finish(source, state, file, (tally, bytes_before))?,
                 // What was written of it stays under its temporary name, which the set removes.
                 Err(error) => failed.push((source.name.clone(), error)),
             }
@@ -267,14 +245,9 @@ impl Joiner<'_> {
         Ok(failed)
     }
 
-    /// Writes a piece; returns how the shard ended, at its end.
-    fn add(&self, piece: Piece, file: &mut HashedFile, tally: &mut Tally) -> Result<Option<Result<ShardState>>> {
+    /// Writes a piece; returns how many bytes of the shard it stands for.
+    fn add(&self, piece: Piece, file: &mut HashedFile, tally: &mut Tally) -> Result<u64> {
         let (bytes, bytes_before, jpegs) = match piece {
-            Piece::End(end) => return Ok(Some(end)),
-            Piece::Bytes(bytes) => {
-                let before = bytes.len() as u64;
-                (bytes, before, 0)
-            }
             Piece::Optimized { bytes, before, after } => {
                 tally.add_optimized(before, after);
                 (bytes, BLOCK_BYTES + before.next_multiple_of(BLOCK_BYTES), 1)
@@ -284,18 +257,21 @@ impl Joiner<'_> {
                 let before = bytes.len() as u64;
                 (bytes, before, 1)
             }
+            Piece::Bytes(bytes) => {
+                let before = bytes.len() as u64;
+                (bytes, before, 0)
+            }
         };
         file.write(&bytes)?;
-        tally.bytes_before += bytes_before;
-        tally.bytes_after += bytes.len() as u64;
         (self.progress)(bytes_before, jpegs);
-        Ok(None)
+        Ok(bytes_before)
     }
 
-    fn finish(&self, source: &Source, state: ShardState, file: HashedFile, tally: Tally) -> Result<()> {
+    fn finish(&self, source: &Source, state: ShardState, file: HashedFile, done: (Tally, u64)) -> Result<()> {
         let shard = file.finish()?;
         let (bytes, blake3) = (shard.bytes, shard.blake3.clone());
-        let record = ShardRecord { source: state, markers: self.markers, bytes, blake3, tally };
+        let (tally, bytes_before) = done;
+        let record = ShardRecord { source: state, markers: self.markers, bytes_before, bytes, blake3, tally };
         let finished = Finished { name: source.name.clone(), shard, record };
         self.finished.send(finished).map_err(|_| gone())
     }

@@ -33,6 +33,8 @@ pub struct ShardRecord {
     pub source: ShardState,
     /// Which markers were kept.
     pub markers: Markers,
+    /// Size of the tar before, unpacked.
+    pub bytes_before: u64,
     /// Its size.
     pub bytes: u64,
     /// BLAKE3 of the whole file, in hexadecimal.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Most members of one shard and one reason that are named; all are counted.
 const NAMED_MAX: usize = 1000;
 
-/// Counts and sizes. Bytes of shards are of their unpacked tars.
+/// Counts and sizes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// JPEGs, by their first bytes.
@@ -21,10 +21,6 @@ pub struct Tally {
     pub optimized_bytes_before: u64,
     /// And after.
     pub optimized_bytes_after: u64,
-    /// Bytes of the tars, before.
-    pub bytes_before: u64,
-    /// And after.
-    pub bytes_after: u64,
     /// JPEGs that were copied as they are, by reason.
     pub copied: BTreeMap<Reason, Copied>,
 }
@@ -74,8 +70,6 @@ impl Tally {
         self.not_smaller += other.not_smaller;
         self.optimized_bytes_before += other.optimized_bytes_before;
         self.optimized_bytes_after += other.optimized_bytes_after;
-        self.bytes_before += other.bytes_before;
-        self.bytes_after += other.bytes_after;
         for (&reason, more) in &other.copied {
             let copied = self.copied.entry(reason).or_default();
             copied.count += more.count;
@@ -85,6 +79,12 @@ impl Tally {
                 CopiedMember { name: format!("{place}: {name}"), message }
             }));
         }
+    }
+
+    /// With `named_max` copied members of each reason at most.
+    pub fn shortened(mut self, named_max: usize) -> Self {
+        self.copied.values_mut().for_each(|copied| copied.members.truncate(named_max));
+        self
     }
 
     /// The lines of a report in words: what was written anew, then what was not and why.
