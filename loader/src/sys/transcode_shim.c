@@ -256,10 +256,10 @@ static uint64_t nonzero(const struct feedline_transcoder *self, const JCOEF *blo
   for (int place = 0; place < DCTSIZE2; place++)
     flags[place] = block[place] != 0;
   for (int row = 0; row < 8; row++) {
-    uint64_t eight = 0;
-    for (int place = 0; place < 8; place++)
-      eight |= (uint64_t)flags[8 * row + place] << place;
-    mask |= self->zigzag[row][eight];
+    uint64_t eight;
+    memcpy(&eight, flags + 8 * row, sizeof eight);
+    /* Moves the lowest bit of byte i, on machines of little endian, to bit 56 + i. */
+    mask |= self->zigzag[row][eight * UINT64_C(0x0102040810204080) >> 56];
   }
   return mask;
 }

@@ -37,6 +37,9 @@ pub struct Copied {
 /// A JPEG that was copied as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CopiedMember {
+    /// Its shard, where that does not go without saying.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub shard: String,
     /// Its name, or its path.
     pub name: String,
     /// What was found.
@@ -59,12 +62,12 @@ impl Tally {
         let copied = self.copied.entry(refusal.reason).or_default();
         copied.count += 1;
         if copied.members.len() < NAMED_MAX {
-            copied.members.push(CopiedMember { name, message: refusal.message });
+            copied.members.push(CopiedMember { shard: String::new(), name, message: refusal.message });
         }
     }
 
-    /// Adds `other`, a shard's, of whose copied members it names `named_max` at most. Names are led by `place`.
-    pub fn add(&mut self, other: &Self, place: &str, named_max: usize) {
+    /// Adds `other`, that of `shard`, and names `named_max` copied members of each reason at most.
+    pub fn add(&mut self, other: &Self, shard: &str, named_max: usize) {
         self.jpegs += other.jpegs;
         self.optimized += other.optimized;
         self.not_smaller += other.not_smaller;
@@ -74,10 +77,8 @@ impl Tally {
             let copied = self.copied.entry(reason).or_default();
             copied.count += more.count;
             let room = named_max.saturating_sub(copied.members.len());
-            copied.members.extend(more.members.iter().take(room).map(|member| {
-                let CopiedMember { name, message } = member.clone();
-                CopiedMember { name: format!("{place}: {name}"), message }
-            }));
+            let members = more.members.iter().take(room);
+            copied.members.extend(members.map(|member| CopiedMember { shard: shard.to_owned(), ..member.clone() }));
         }
     }
 
@@ -103,10 +104,10 @@ impl Tally {
             ));
         }
         lines.extend(self.copied.iter().map(|(reason, copied)| {
-            let first = copied
-                .members
-                .first()
-                .map_or_else(String::new, |CopiedMember { name, message }| format!(" (first: {name}: {message})"));
+            let first = copied.members.first().map_or_else(String::new, |CopiedMember { shard, name, message }| {
+                let within = if shard.is_empty() { "" } else { ": " };
+                format!(" (first: {shard}{within}{name}: {message})")
+            });
             format!("copied as they are: {} {reason}{first}", copied.count)
         }));
         lines
@@ -139,7 +140,7 @@ mod tests {
         sum.add(&shard, "b.tar", 3);
         let copied = &sum.copied[&Reason::Damaged];
         assert_eq!((copied.count, copied.members.len()), (2 * (NAMED_MAX as u64 + 5), 3));
-        assert_eq!(copied.members[2].name, "a.tar: 2.jpg");
+        assert_eq!((&*copied.members[2].shard, &*copied.members[2].name), ("a.tar", "2.jpg"));
         assert_eq!((sum.optimized, sum.not_smaller, sum.optimized_bytes_after), (4, 2, 394));
         let lines = sum.lines();
         assert!(lines[0].contains("(-1.50 %); 2 not smaller"), "{lines:?}");
