@@ -21,7 +21,7 @@ use feedline_loader::transcode::Markers;
 use feedline_loader::{Error, Result};
 use serde::Serialize;
 
-use self::pack::{Forecast, Order, ShardRule, order_of};
+use self::pack::{Forecast, Order, Packing, ShardRule, order_of};
 use self::scan::{LeftOut, Scan, Tally, scan};
 use self::set::{ClassRecord, OptimizeRecord, SetRecord, ShardSet};
 use crate::bars::Bars;
@@ -126,9 +126,8 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         false => None,
     };
     let bar = bars.packing(forecast.image_bytes);
-    let progress = |bytes| bar.inc(bytes);
-    let optimizer = optimizer.as_ref();
-    let packed = pack::pack(&arguments.folder, &scan, &sequence, rule, &budget, &set, optimizer, progress)?;
+    let packing = Packing { folder: &arguments.folder, scan: &scan, sequence: &sequence, rule, optimizer };
+    let packed = pack::pack(&packing, &budget, &set, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
 
     let record = SetRecord {

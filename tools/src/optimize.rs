@@ -182,8 +182,8 @@ pub fn workers(asked: Option<u32>) -> Result<u32> {
 fn refuse_inside(shards: &[String], out: &Path) -> Result<()> {
     let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
     let Ok(target) = absolute(out) else { return Ok(()) };
-    let folders = shards.iter().map(Path::new).filter(|path| path.is_dir());
-    match folders.filter(|folder| absolute(folder).is_ok_and(|folder| target.starts_with(folder))).next() {
+    let mut folders = shards.iter().map(Path::new).filter(|path| path.is_dir());
+    match folders.find(|folder| absolute(folder).is_ok_and(|folder| target.starts_with(folder))) {
         None => Ok(()),
         Some(folder) => Err(Error::config(format!(
             "OUT {} lies in {}, which is read: choose a folder outside",

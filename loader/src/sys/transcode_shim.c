@@ -265,29 +265,33 @@ static uint64_t nonzero(const struct feedline_transcoder *self, const JCOEF *blo
 }
 
 /* Counts the AC symbols of a block; false if a coefficient is too large for baseline. */
-static int count_ac(const struct feedline_transcoder *self, const JCOEF *block, uint32_t *counts) {
+static int count_ac(const struct feedline_transcoder *self, const JCOEF *block, uint32_t (*counts)[256]) {
   uint64_t left = nonzero(self, block) & ~(uint64_t)1;
   int before = 0;
-  int bits_max = 0;
+  unsigned all = 0;
   while (left != 0) {
     int place = __builtin_ctzll(left);
     int run = place - before - 1;
-    int bits = bits_of(block[natural_order[place]]);
-    for (; run > 15; run -= 16)
-      counts[0xf0]++;
-    counts[(run << 4 | bits) & 0xff]++;
-    bits_max = bits > bits_max ? bits : bits_max;
+    int value = block[natural_order[place]];
+    unsigned magnitude = (unsigned)((value ^ (value >> 31)) - (value >> 31));
+    all |= magnitude;
+    if (__builtin_expect(run > 15, 0)) {
+      counts[0][0xf0] += (uint32_t)run >> 4;
+      run &= 15;
+    }
+    /* Two counts in turn: one that was just written is slow to be read again. */
+    counts[place & 1][(run << 4 | (32 - __builtin_clz(magnitude))) & 0xff]++;
     before = place;
     left &= left - 1;
   }
-  counts[0] += before != DCTSIZE2 - 1;
-  return bits_max <= 10;
+  counts[0][0] += before != DCTSIZE2 - 1;
+  return all < 1 << 10;
 }
 
 /* Counts the symbols of a component's row of MCUs, which begins after a restart. `across` and `down` are its blocks of an
  * MCU. Blocks outside the image repeat the DC coefficient before them. */
 static int count_row(const struct feedline_transcoder *self, int component, JDIMENSION mcu_row, JDIMENSION mcus,
-                     int across, int down, uint32_t *dc, uint32_t *ac) {
+                     int across, int down, uint32_t *dc, uint32_t (*ac)[256]) {
   j_common_ptr codec = (j_common_ptr)&self->writer;
   const jpeg_component_info *info = &self->old_file->codec.comp_info[component];
   JDIMENSION top = mcu_row * (JDIMENSION)down;
@@ -300,7 +304,7 @@ static int count_row(const struct feedline_transcoder *self, int component, JDIM
         JDIMENSION column = mcu * (JDIMENSION)across + (JDIMENSION)x;
         if ((JDIMENSION)y >= rows || column >= info->width_in_blocks) {
           dc[0]++;
-          ac[0]++;
+          ac[0][0]++;
           continue;
         }
         const JCOEF *block = blocks[y][column];
@@ -333,9 +337,12 @@ int feedline_transcoder_count(struct feedline_transcoder *self, struct feedline_
     JDIMENSION mcu_rows = (info->height_in_blocks + (JDIMENSION)down - 1) / (JDIMENSION)down;
     uint32_t *dc = counts->dc[writer->comp_info[component].dc_tbl_no & 1];
     uint32_t *ac = counts->ac[writer->comp_info[component].ac_tbl_no & 1];
+    uint32_t halves[2][256] = {{0}};
     for (JDIMENSION row = 0; row < mcu_rows; row++)
-      if (!count_row(self, component, row, mcus, across, down, dc, ac))
+      if (!count_row(self, component, row, mcus, across, down, dc, halves))
         return differs(self, "a coefficient that baseline has no code for");
+    for (int symbol = 0; symbol < 256; symbol++)
+      ac[symbol] += halves[0][symbol] + halves[1][symbol];
   }
   return OK;
 }

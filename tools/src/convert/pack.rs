@@ -169,17 +169,24 @@ struct Content {
     optimized: Option<std::result::Result<u64, Refusal>>,
 }
 
-/// Packs `sequence` into shards under temporary names, synced; [`ShardSet::commit`] gives them their final ones.
-pub fn pack(
-    folder: &Path,
-    scan: &Scan,
-    sequence: &[u32],
-    rule: ShardRule,
-    budget: &Budget,
-    set: &ShardSet,
-    optimizer: Option<&JpegOptimizer>,
-    progress: impl Fn(u64),
-) -> Result<Packed> {
+/// What is packed, and how.
+pub struct Packing<'a> {
+    /// The tree.
+    pub folder: &'a Path,
+    /// What it holds.
+    pub scan: &'a Scan,
+    /// The order of its entries.
+    pub sequence: &'a [u32],
+    /// Where a shard ends.
+    pub rule: ShardRule,
+    /// Writes JPEGs anew, if that is wanted.
+    pub optimizer: Option<JpegOptimizer>,
+}
+
+/// Packs a tree into shards under temporary names, synced; [`ShardSet::commit`] gives them their final ones.
+pub fn pack(packing: &Packing<'_>, budget: &Budget, set: &ShardSet, progress: impl Fn(u64)) -> Result<Packed> {
+    let &Packing { folder, scan, sequence, rule, ref optimizer } = packing;
+    let optimizer = optimizer.as_ref();
     let request = |place: usize| {
         let entry = &scan.entries[sequence[place] as usize];
         Request { path: folder.join(&entry.relative), bytes: entry.bytes }
