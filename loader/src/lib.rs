@@ -4,7 +4,8 @@
 //! where in an epoch), [`read`] (byte ranges to bytes), [`decode`] (bytes to pixels), [`augment`] (pixels to the
 //! row's pixels), [`batch`] (the row's place in a slot), [`ring`] (the slot's life in shared memory).
 //! [`pipeline`] joins them, [`serve`] lends them to clients over a socket, [`client`] is the other end of that
-//! socket, [`telemetry`] counts and judges, and [`sys`] holds the raw calls.
+//! socket, [`telemetry`] counts and judges, and [`sys`] holds the raw calls. [`transcode`] is for the tools that write
+//! datasets anew.
 
 pub mod augment;
 pub mod batch;
@@ -20,5 +21,6 @@ pub mod shard;
 pub mod spec;
 pub mod sys;
 pub mod telemetry;
+pub mod transcode;
 
 pub use error::{Error, Result};

@@ -13,18 +13,21 @@ mod set;
 mod shard;
 
 use std::fmt;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
+use feedline_loader::transcode::Markers;
 use feedline_loader::{Error, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use self::pack::{Forecast, Order, ShardRule, order_of};
+use self::pack::{Forecast, Order, Packing, ShardRule, order_of};
 use self::scan::{LeftOut, Scan, Tally, scan};
-use self::set::{ClassRecord, SetRecord, ShardSet};
+use self::set::{ClassRecord, OptimizeRecord, SetRecord, ShardSet};
+use crate::bars::Bars;
+use crate::optimize::jpeg::JpegOptimizer;
+use crate::optimize::tally::Tally as OptimizeTally;
+use crate::optimize::{self, MarkersArgument, NAMED_MAX};
 use crate::output::{Bytes, counted, parse_bytes, print_report};
 
 /// Pack a class-per-folder tree of images into WebDataset shards.
@@ -59,6 +62,15 @@ pub struct ConvertArguments {
     /// Share of empty, unreadable or mistaken files over which nothing is packed.
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     error_budget: f64,
+    /// Write JPEGs anew without loss, for faster decoding: as feedline optimize does.
+    #[arg(long)]
+    optimize: bool,
+    /// Application data and comments that JPEGs keep.
+    #[arg(long, value_enum, default_value_t = MarkersArgument::All, requires = "optimize")]
+    markers: MarkersArgument,
+    /// Threads that write JPEGs anew at once [default: one for each usable core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024), requires = "optimize")]
+    workers: Option<u32>,
     /// Report as one line of JSON.
     #[arg(long)]
     json: bool,
@@ -79,6 +91,9 @@ struct ConvertReport {
     left_out: LeftOut,
     /// Files whose extension says another kind than their content; packed as what they are.
     mistaken_extension: Option<Tally>,
+    /// Of JPEGs that were to be written anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    optimized: Option<OptimizeTally>,
     notices: Vec<String>,
 }
 
@@ -94,7 +109,8 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         return Err(Error::config(format!("--error-budget is a share, 0 to 1, got {}", arguments.error_budget)));
     }
     let prefix = choose_prefix(arguments)?;
-    let bars = Bars { shown: !arguments.json && std::io::stderr().is_terminal() };
+    let markers = Markers::from(arguments.markers);
+    let bars = Bars::new(arguments.json);
 
     let scan = scan_tree(&arguments.folder, &bars)?;
     let budget = pack::Budget::new(arguments.error_budget, &scan);
@@ -105,8 +121,13 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
     let forecast = Forecast::of(&scan.entries, &sequence, rule);
     set.check_space(&forecast)?;
 
+    let optimizer = match arguments.optimize {
+        true => Some(JpegOptimizer::new(markers, optimize::workers(arguments.workers)?)?),
+        false => None,
+    };
     let bar = bars.packing(forecast.image_bytes);
-    let packed = pack::pack(&arguments.folder, &scan, &sequence, rule, &budget, &set, |bytes| bar.inc(bytes))?;
+    let packing = Packing { folder: &arguments.folder, scan: &scan, sequence: &sequence, rule, optimizer };
+    let packed = pack::pack(&packing, &budget, &set, |bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
 
     let record = SetRecord {
@@ -116,6 +137,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         classes: scan.classes.iter().zip(&packed.class_samples).map(ClassRecord::from).collect(),
         left_out: packed.left_out.clone(),
         mistaken_extension: packed.mistaken_extension.clone(),
+        optimized: packed.optimized.clone().map(|tally| OptimizeRecord { markers, tally }),
         shards: packed.shards,
     };
     let report = ConvertReport {
@@ -128,6 +150,7 @@ pub fn run(arguments: &ConvertArguments) -> Result<()> {
         seconds: 0.0,
         left_out: packed.left_out,
         mistaken_extension: packed.mistaken_extension,
+        optimized: packed.optimized.map(|tally| tally.shortened(NAMED_MAX)),
         notices: packed.notices,
     };
     set.commit(&scan.classes, record)?;
@@ -182,32 +205,6 @@ fn choose_prefix(arguments: &ConvertArguments) -> Result<String> {
     }
 }
 
-/// Progress on a terminal; elsewhere nothing is drawn.
-struct Bars {
-    shown: bool,
-}
-
-impl Bars {
-    fn scanning(&self) -> ProgressBar {
-        self.draw(ProgressBar::no_length(), "{spinner} looking: {human_pos} images")
-    }
-
-    fn packing(&self, bytes: u64) -> ProgressBar {
-        let template = "packing {wide_bar} {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left";
-        self.draw(ProgressBar::new(bytes), template)
-    }
-
-    fn draw(&self, bar: ProgressBar, template: &str) -> ProgressBar {
-        if !self.shown {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-            return bar;
-        }
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is well-formed"));
-        bar.enable_steady_tick(Duration::from_millis(100));
-        bar
-    }
-}
-
 impl fmt::Display for ConvertReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -231,6 +228,8 @@ impl fmt::Display for ConvertReport {
                 tally.count, tally.first
             )?;
         }
+        let lines = self.optimized.iter().flat_map(OptimizeTally::lines);
+        lines.into_iter().try_for_each(|line| writeln!(formatter, "  {line}"))?;
         self.notices.iter().try_for_each(|notice| writeln!(formatter, "  notice: {notice}"))
     }
 }

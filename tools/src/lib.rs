@@ -3,8 +3,12 @@
 //! One file per subcommand. Reports go to standard output, in words or with `--json` as one JSON value; logs, progress
 //! and errors go to standard error. Exit codes: 0 done, 1 it failed, 2 the arguments ask for something that cannot be.
 
+mod bars;
 mod convert;
+mod folder;
+mod hashed_file;
 mod inspect;
+mod optimize;
 mod output;
 mod serve;
 mod serve_file;
@@ -30,6 +34,7 @@ enum Command {
     Serve(Box<serve::ServeArguments>),
     Status(status::StatusArguments),
     Convert(convert::ConvertArguments),
+    Optimize(optimize::OptimizeArguments),
     Inspect(inspect::InspectArguments),
 }
 
@@ -47,6 +52,7 @@ pub fn main_from(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
+        Command::Optimize(arguments) => optimize::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
     };
     match done {

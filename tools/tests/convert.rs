@@ -246,7 +246,7 @@ fn a_second_writer_is_refused() {
     let lock = fs::File::open(out.path()).unwrap();
     lock.try_lock().unwrap();
     let message = refusal(&convert(folder.path(), out.path(), &[]), 1);
-    assert!(message.contains("another convert is writing there"), "{message}");
+    assert!(message.contains("another convert or optimize is writing there"), "{message}");
 }
 
 #[test]

@@ -292,8 +292,13 @@ mod tests {
         let path = Path::new("/t.tar");
         for (number, name) in names.iter().enumerate() {
             let header_offset = number as u64 * 1024;
-            let member =
-                Member { name: (*name).to_owned(), header_offset, body_offset: header_offset + 512, size: 100 };
+            let member = Member {
+                name: (*name).to_owned(),
+                header_offset,
+                body_offset: header_offset + 512,
+                size: 100,
+                has_size_record: false,
+            };
             table.add(path, &member, &mut findings).expect("in order");
         }
         table.close(path, &mut findings).expect("few");

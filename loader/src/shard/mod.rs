@@ -5,7 +5,8 @@
 //! (samples to the bytes of an index), [`lmdb`] (the same for databases), [`cache`] (where indexes are kept, and when one is stale), [`join`]
 //! (samples of several datasets that share a key), [`Dataset`] (the indexes together) and [`FieldSelector`] (from the fields that a job asks for to byte ranges).
 //!
-//! Reading those ranges is left to [`crate::read`], their order to [`crate::plan`].
+//! Reading those ranges is left to [`crate::read`], their order to [`crate::plan`]. Tools that write shards anew take them
+//! in [`parts`].
 
 mod cache;
 mod compressed;
@@ -21,6 +22,7 @@ mod labels;
 mod lmdb;
 mod name;
 mod notices;
+mod parts;
 mod pattern;
 mod pax;
 mod place;
@@ -39,6 +41,7 @@ pub use cache::cache_folder;
 pub use dataset::{Dataset, FileNumber, IndexOptions, IndexProgress};
 pub use findings::{Finding, FindingCount};
 pub use lmdb::{DatabaseState, LmdbEntry, lmdb_entries};
+pub use parts::{MemberHead, Part, PartTaker, ShardState, WholeMember, parts, tar_compression};
 pub use pattern::{Expanded, Missing, expand};
 pub use place::{ByteRange, Encoding, FieldBytes, Origin};
 pub use selector::{FieldSelector, Lacking};

@@ -48,7 +48,13 @@ mod tests {
     #[test]
     fn members_of_a_key_follow_each_other() {
         let check = |names: &[&str], expected: &[&str], torn: u64| {
-            let member = |name: &&str| Member { name: (*name).to_owned(), header_offset: 0, body_offset: 512, size: 1 };
+            let member = |name: &&str| Member {
+                name: (*name).to_owned(),
+                header_offset: 0,
+                body_offset: 512,
+                size: 1,
+                has_size_record: false,
+            };
             let mut findings = Findings::default();
             let ordered = by_key(names.iter().map(member).collect(), KeyRule::FirstDot, &mut findings);
             assert_eq!(ordered.iter().map(|member| member.name.as_str()).collect::<Vec<_>>(), expected);

@@ -118,6 +118,18 @@ pub(super) fn parse(block: &Block) -> Result<Header, HeaderFault> {
     Ok(Header { kind, size, name, sparse_continues: kind == Kind::Sparse && block[482] != 0 })
 }
 
+/// The header in `block` with another size and the checksum that goes with it. Everything else stays.
+pub(super) fn resized(block: &Block, size: u64) -> Block {
+    let digits = format!("{size:011o}\0");
+    assert!(digits.len() == 12, "{size} bytes are more than a size field holds");
+    let mut block = *block;
+    block[124..136].copy_from_slice(digits.as_bytes());
+    block[148..156].fill(b' ');
+    let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block
+}
+
 /// Whether a block that continues a sparse map is followed by another.
 pub(super) fn sparse_continues(block: &Block) -> bool {
     block[504] != 0
@@ -255,6 +267,18 @@ pub(super) mod tests {
         block[148..156].fill(b'x');
         assert!(matches!(parse(&block), Err(HeaderFault::Checksum { stated: None, .. })));
         assert!(matches!(changed(|block| block[124] = b'x'), Err(HeaderFault::Size { .. })));
+    }
+
+    #[test]
+    fn a_resized_header_is_the_same_but_for_its_size() {
+        let mut block = header("a/b.jpg", b'0', 0o1234567);
+        block[100..108].copy_from_slice(b"0000640\0");
+        block = sealed(block);
+        let smaller = resized(&block, 99);
+        assert_eq!(parse(&smaller).expect("sound"), Header { size: 99, ..parse(&block).expect("sound") });
+        assert_eq!(resized(&smaller, 0o1234567), block);
+        let kept = |block: &Block| [&block[..124], &block[136..148], &block[156..]].concat();
+        assert_eq!(kept(&smaller), kept(&block));
     }
 
     proptest! {

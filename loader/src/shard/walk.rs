@@ -36,6 +36,8 @@ pub(super) struct Member {
     pub(super) body_offset: u64,
     /// Length of its body.
     pub(super) size: u64,
+    /// The length stands in a PAX record, which the header's own gives way to.
+    pub(super) has_size_record: bool,
 }
 
 /// The walk over one archive.
@@ -132,7 +134,8 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
         let stored = path.unwrap_or(&header.name);
         let is_folder = header.kind == Kind::File && stored.ends_with(b"/");
         let (name, escaped) = name::decode(stored);
-        let size = local.size.or(global.size).unwrap_or(header.size);
+        let size_record = local.size.or(global.size);
+        let size = size_record.unwrap_or(header.size);
         let size = if header.kind.has_body() { size } else { 0 };
         self.hop(body_offset, size, &name)?;
         if escaped {
@@ -142,7 +145,10 @@ impl<'a, S: ReadAt + ?Sized> Walk<'a, S> {
             Kind::File if is_folder => Finding::Directory,
             Kind::File | Kind::Sparse if sparse => Finding::Sparse,
             Kind::File if u32::try_from(size).is_err() => Finding::TooLong,
-            Kind::File => return Ok(Some(Member { name, header_offset: offset, body_offset, size })),
+            Kind::File => {
+                let has_size_record = size_record.is_some();
+                return Ok(Some(Member { name, header_offset: offset, body_offset, size, has_size_record }));
+            }
             // GNU's incremental dumps store a directory's listing as a body.
             Kind::Directory | Kind::Other(b'D') => Finding::Directory,
             Kind::HardLink => Finding::HardLink,

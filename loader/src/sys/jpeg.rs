@@ -129,19 +129,24 @@ impl Codec {
     }
 
     fn check(&self, status: c_int) -> Result<(), SampleFault> {
-        // The numbers are those of `enum feedline_jpeg_status`.
-        let class = match status {
-            0 => return Ok(()),
-            1 => FaultClass::Truncated,
-            3 => FaultClass::Unsupported,
-            4 => FaultClass::TooLarge,
-            _ => FaultClass::Corrupt,
-        };
+        let Some(class) = class_of(status) else { return Ok(()) };
         // SAFETY: the shim is alive as long as `self`.
         let message = unsafe { feedline_jpeg_message(self.shim.as_ptr()) };
         // SAFETY: the message is an array inside the shim, always ended by a zero byte.
         let message = unsafe { CStr::from_ptr(message) };
         Err(SampleFault::new(class, format!("JPEG: {}", message.to_string_lossy())))
+    }
+}
+
+/// The fault that a status of the shims is; `None` when all went well. The numbers are those of
+/// `enum feedline_jpeg_status`.
+pub(super) fn class_of(status: c_int) -> Option<FaultClass> {
+    match status {
+        0 => None,
+        1 => Some(FaultClass::Truncated),
+        3 => Some(FaultClass::Unsupported),
+        4 => Some(FaultClass::TooLarge),
+        _ => Some(FaultClass::Corrupt),
     }
 }
 

@@ -8,37 +8,16 @@
  * it gets the fake end marker (and grey pixels) of libjpeg's own memory source. Warnings are counted and otherwise
  * ignored, as Pillow does.
  */
-#include <setjmp.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jpeglib.h>
+#include "jpeg_shim.h"
+
 #include <jerror.h>
-
-#include "jpeg_memory.h"
-
-/* Mirrored by `Status` in jpeg.rs. */
-enum feedline_jpeg_status { OK = 0, TRUNCATED = 1, CORRUPT = 2, UNSUPPORTED = 3, TOO_LARGE = 4 };
 
 /* Scans after which a progressive file is refused: honest ones have about ten, and each scan of a forged one costs a
  * pass over all coefficients. libjpeg-turbo's own tools propose this limit. */
 #define SCANS_MAX 500
-
-/* Mirrored by `Header` in jpeg.rs. */
-struct feedline_jpeg_header {
-  uint32_t width;
-  uint32_t height;
-  uint32_t components;
-  uint32_t precision;
-  /* Largest horizontal sampling factor: pixels that one subsampled column can cover. */
-  uint32_t sampling_max;
-  /* Whether all coefficients are read before the first row comes out. */
-  uint32_t multiple_scans;
-  /* Where the entropy-coded data of the first scan start. */
-  uint64_t scan_offset;
-};
 
 /* Mirrored by `Settings` in jpeg.rs. */
 struct feedline_jpeg_settings {
@@ -48,34 +27,13 @@ struct feedline_jpeg_settings {
   uint32_t fast;
 };
 
-struct feedline_jpeg {
-  struct jpeg_decompress_struct codec;
-  struct feedline_arena arena;
-  struct jpeg_error_mgr errors;
-  struct jpeg_source_mgr source;
-  struct jpeg_progress_mgr progress;
-  jmp_buf recovery;
-  enum feedline_jpeg_status fault;
-  /* Data that end too early are ended by us. */
-  uint32_t lenient;
-  /* They did. */
-  uint32_t ended;
-  uint32_t warnings;
-  char message[JMSG_LENGTH_MAX];
-};
-
 static void leave(struct feedline_jpeg *self, enum feedline_jpeg_status fault) {
   self->fault = fault;
   longjmp(self->recovery, 1);
 }
 
-static void error_exit(j_common_ptr codec) {
-  struct feedline_jpeg *self = codec->client_data;
-  (*codec->err->format_message)(codec, self->message);
-  /* What libjpeg makes of our own end marker is not the file's contradiction. */
-  if (self->ended)
-    leave(self, TRUNCATED);
-  switch (codec->err->msg_code) {
+enum feedline_jpeg_status feedline_jpeg_fault_of(const struct jpeg_error_mgr *errors) {
+  switch (errors->msg_code) {
   case JERR_SOF_UNSUPPORTED:
   case JERR_BAD_PRECISION:
   case JERR_COMPONENT_COUNT:
@@ -85,16 +43,23 @@ static void error_exit(j_common_ptr codec) {
   case JERR_ARITH_NOTIMPL:
   case JERR_NOT_COMPILED:
   case JERR_NOTIMPL:
-    leave(self, UNSUPPORTED);
-    break;
+    return UNSUPPORTED;
   case JERR_IMAGE_TOO_BIG:
   case JERR_WIDTH_OVERFLOW:
   case JERR_OUT_OF_MEMORY:
-    leave(self, TOO_LARGE);
-    break;
+    return TOO_LARGE;
   default:
-    leave(self, CORRUPT);
+    return CORRUPT;
   }
+}
+
+static void error_exit(j_common_ptr codec) {
+  struct feedline_jpeg *self = codec->client_data;
+  (*codec->err->format_message)(codec, self->message);
+  /* What libjpeg makes of our own end marker is not the file's contradiction. */
+  if (self->ended)
+    leave(self, TRUNCATED);
+  leave(self, feedline_jpeg_fault_of(codec->err));
 }
 
 static void emit_message(j_common_ptr codec, int level) {
@@ -191,7 +156,6 @@ const char *feedline_jpeg_message(const struct feedline_jpeg *self) { return sel
 
 uint32_t feedline_jpeg_warnings(const struct feedline_jpeg *self) { return self->warnings; }
 
-/* Forgets the image being decoded, wherever it stands, and its memory. Cannot fail. */
 void feedline_jpeg_reset(struct feedline_jpeg *self) {
   jpeg_abort_decompress(&self->codec);
   /* Their memory was the image's; without them the state is that of a new decoder. */
@@ -205,8 +169,6 @@ void feedline_jpeg_reset(struct feedline_jpeg *self) {
   self->source.bytes_in_buffer = 0;
 }
 
-/* Reads the header of `bytes`, which must stay in place until the next reset. Decoding may take up to `memory_max`
- * bytes. */
 int feedline_jpeg_open(struct feedline_jpeg *self, const uint8_t *bytes, size_t length, size_t memory_max,
                        struct feedline_jpeg_header *header) {
   /* An image that could not be opened may have left something. */

@@ -35,5 +35,6 @@ pub mod store;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod topology;
+pub mod transcode;
 pub mod uring;
 pub mod watch;

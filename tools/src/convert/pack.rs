@@ -5,6 +5,7 @@ use std::path::Path;
 use std::thread;
 
 use crossbeam_channel::bounded;
+use feedline_loader::transcode::{Refusal, is_jpeg};
 use feedline_loader::{Error, Result};
 use serde::Serialize;
 
@@ -14,6 +15,8 @@ use super::read::{ReadAhead, Request, Shared};
 use super::scan::{Entry, LeftOut, Reason, Scan, Tally};
 use super::set::{ShardRecord, ShardSet};
 use super::shard::{ShardWriter, WrittenShard, sample_bytes, trailer_bytes};
+use crate::optimize::jpeg::JpegOptimizer;
+use crate::optimize::tally::Tally as OptimizeTally;
 use crate::output::counted;
 
 /// Threads that read ahead: enough to keep a disk busy, few enough for a small machine.
@@ -153,27 +156,47 @@ pub struct Packed {
     pub mistaken_extension: Option<Tally>,
     /// The shards in order.
     pub shards: Vec<ShardRecord>,
+    /// What became of JPEGs that were to be written anew.
+    pub optimized: Option<OptimizeTally>,
     /// What the user should know.
     pub notices: Vec<String>,
 }
 
-/// Packs `sequence` into shards under temporary names, synced; [`ShardSet::commit`] gives them their final ones.
-pub fn pack(
-    folder: &Path,
-    scan: &Scan,
-    sequence: &[u32],
-    rule: ShardRule,
-    budget: &Budget,
-    set: &ShardSet,
-    progress: impl Fn(u64),
-) -> Result<Packed> {
+/// A file's contents as they are packed.
+struct Content {
+    data: io::Result<Vec<u8>>,
+    /// Of a JPEG that was to be written anew: the bytes that it had, or why it is as it was.
+    optimized: Option<std::result::Result<u64, Refusal>>,
+}
+
+/// What is packed, and how.
+pub struct Packing<'a> {
+    /// The tree.
+    pub folder: &'a Path,
+    /// What it holds.
+    pub scan: &'a Scan,
+    /// The order of its entries.
+    pub sequence: &'a [u32],
+    /// Where a shard ends.
+    pub rule: ShardRule,
+    /// Writes JPEGs anew, if that is wanted.
+    pub optimizer: Option<JpegOptimizer>,
+}
+
+/// Packs a tree into shards under temporary names, synced; [`ShardSet::commit`] gives them their final ones.
+pub fn pack(packing: &Packing<'_>, budget: &Budget, set: &ShardSet, progress: impl Fn(u64)) -> Result<Packed> {
+    let &Packing { folder, scan, sequence, rule, ref optimizer } = packing;
+    let optimizer = optimizer.as_ref();
     let request = |place: usize| {
         let entry = &scan.entries[sequence[place] as usize];
         Request { path: folder.join(&entry.relative), bytes: entry.bytes }
     };
     let shared = Shared::new();
+    // More threads may wait for files than write JPEGs anew at once.
+    let threads = READER_THREADS.max(optimizer.map_or(0, JpegOptimizer::workers));
+    let makers = (0..threads).map(|_| move |data| content_of(data, optimizer));
     thread::scope(|scope| {
-        let mut reader = ReadAhead::start(scope, &shared, READER_THREADS, sequence.len(), request);
+        let mut reader = ReadAhead::start(scope, &shared, makers, sequence.len(), request);
         // Each shard is synced while the next one is written.
         let (finished, to_sync) = bounded::<WrittenShard>(1);
         let syncing = scope.spawn(move || to_sync.into_iter().map(|shard| set.sync(shard)).collect::<Result<Vec<_>>>());
@@ -185,6 +208,7 @@ pub fn pack(
                 left_out: scan.left_out.clone(),
                 mistaken_extension: None,
                 shards: Vec::new(),
+                optimized: optimizer.map(|_| OptimizeTally::default()),
                 notices: Vec::new(),
             },
             rule,
@@ -197,8 +221,10 @@ pub fn pack(
         let mut written = Ok(());
         for &place in sequence {
             let entry = &scan.entries[place as usize];
-            let data = reader.next(entry.bytes);
-            written = packer.add(entry, data).and_then(|()| budget.check(&packer.packed.left_out));
+            let content = reader.next(entry.bytes).map_err(|error| Error::system("read ahead", error));
+            written = content
+                .and_then(|content| packer.add(entry, content))
+                .and_then(|()| budget.check(&packer.packed.left_out));
             progress(entry.bytes);
             if written.is_err() {
                 break;
@@ -214,6 +240,17 @@ pub fn pack(
     })
 }
 
+/// What is packed of a file.
+fn content_of(data: io::Result<Vec<u8>>, optimizer: Option<&JpegOptimizer>) -> Content {
+    match (data, optimizer) {
+        (Ok(bytes), Some(optimizer)) if is_jpeg(&bytes) => match optimizer.optimize(&bytes) {
+            Ok(new) => Content { data: Ok(new), optimized: Some(Ok(bytes.len() as u64)) },
+            Err(refusal) => Content { data: Ok(bytes), optimized: Some(Err(refusal)) },
+        },
+        (data, _) => Content { data, optimized: None },
+    }
+}
+
 struct Packer<'set, F> {
     packed: Packed,
     rule: ShardRule,
@@ -225,9 +262,9 @@ struct Packer<'set, F> {
 }
 
 impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
-    fn add(&mut self, entry: &Entry, data: io::Result<Vec<u8>>) -> Result<()> {
+    fn add(&mut self, entry: &Entry, content: Content) -> Result<()> {
         let path = || entry.relative.display().to_string();
-        let (data, kind) = match judge(data) {
+        let (data, kind) = match judge(content.data) {
             Ok(image) => image,
             Err((reason, detail)) => {
                 self.packed.left_out.add(reason, || path() + &detail);
@@ -237,6 +274,12 @@ impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
         if !kind.agrees_with(&entry.relative) {
             let first = || Tally { count: 0, first: format!("{} is {}", path(), kind.extension) };
             self.packed.mistaken_extension.get_or_insert_with(first).count += 1;
+        }
+        if let (Some(tally), Some(optimized)) = (&mut self.packed.optimized, content.optimized) {
+            match optimized {
+                Ok(before) => tally.add_optimized(before, data.len() as u64),
+                Err(refusal) => tally.add_copied(path(), refusal),
+            }
         }
         let key = key_of(&entry.relative, entry.key_form);
         let bytes = sample_bytes(&key, kind.extension, data.len() as u64, entry.label);
@@ -284,6 +327,7 @@ impl<F: Fn(WrittenShard) -> bool> Packer<'_, F> {
         if empty > 0 {
             self.packed.notices.push(format!("{} without a usable image keep their labels", counted(empty, "class")));
         }
+        self.packed.notices.extend(self.packed.optimized.as_ref().and_then(OptimizeTally::notice));
         if self.large > 0 {
             self.packed
                 .notices

@@ -1,4 +1,5 @@
-//! Reads files ahead of the writer: several threads, the order of the list, a bounded number of bytes in memory.
+//! Reads files ahead of the writer, and makes of them what it writes: several threads, the order of the list, a bounded
+//! number of bytes in memory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,11 +23,11 @@ pub struct Request {
     pub bytes: u64,
 }
 
-/// The contents of a list of files, in the list's order.
-pub struct ReadAhead<'scope> {
+/// What became of a list of files, in the list's order.
+pub struct ReadAhead<'scope, T> {
     shared: &'scope Shared,
-    arrivals: Receiver<(usize, io::Result<Vec<u8>>)>,
-    early: HashMap<usize, io::Result<Vec<u8>>>,
+    arrivals: Receiver<(usize, T)>,
+    early: HashMap<usize, T>,
     next: usize,
 }
 
@@ -75,21 +76,21 @@ impl Shared {
     }
 }
 
-impl<'scope> ReadAhead<'scope> {
-    /// Starts `threads` readers of the `count` files that `request` names.
+impl<'scope, T: Send + 'scope> ReadAhead<'scope, T> {
+    /// Starts a reader of the `count` files that `request` names for each of `makers`, which get the contents.
     pub fn start(
         scope: &'scope Scope<'scope, '_>,
         shared: &'scope Shared,
-        threads: usize,
+        makers: impl IntoIterator<Item = impl FnMut(io::Result<Vec<u8>>) -> T + Send + 'scope>,
         count: usize,
         request: impl Fn(usize) -> Request + Send + Copy + 'scope,
     ) -> Self {
         let (sender, arrivals): (Sender<_>, _) = unbounded();
-        for _ in 0..threads.max(1) {
+        for mut make in makers {
             let sender = sender.clone();
             scope.spawn(move || {
                 while let Some((place, wanted)) = shared.take(count, &request) {
-                    if sender.send((place, read_file(&wanted.path, wanted.bytes))).is_err() {
+                    if sender.send((place, make(read_file(&wanted.path, wanted.bytes)))).is_err() {
                         return;
                     }
                 }
@@ -98,8 +99,8 @@ impl<'scope> ReadAhead<'scope> {
         Self { shared, arrivals, early: HashMap::new(), next: 0 }
     }
 
-    /// The next file of the list, as it is or why it could not be read; `bytes` is the size in its request.
-    pub fn next(&mut self, bytes: u64) -> io::Result<Vec<u8>> {
+    /// What was made of the next file of the list; `bytes` is the size in its request.
+    pub fn next(&mut self, bytes: u64) -> io::Result<T> {
         let found = loop {
             if let Some(found) = self.early.remove(&self.next) {
                 break found;
@@ -115,11 +116,11 @@ impl<'scope> ReadAhead<'scope> {
         progress.ahead_bytes -= bytes;
         drop(progress);
         self.shared.changed.notify_all();
-        found
+        Ok(found)
     }
 }
 
-impl Drop for ReadAhead<'_> {
+impl<T> Drop for ReadAhead<'_, T> {
     fn drop(&mut self) {
         self.shared.lock().stopped = true;
         self.shared.changed.notify_all();
@@ -151,9 +152,9 @@ mod tests {
         let request = |place: usize| Request { path: folder.path().join(place.to_string()), bytes: sizes[place] };
         let shared = Shared::new();
         std::thread::scope(|scope| {
-            let mut reader = ReadAhead::start(scope, &shared, 4, sizes.len(), request);
+            let mut reader = ReadAhead::start(scope, &shared, [|data| data; 4], sizes.len(), request);
             for (place, &size) in sizes.iter().enumerate() {
-                match reader.next(size) {
+                match reader.next(size).expect("readers live") {
                     Ok(data) => assert_eq!(data, vec![place as u8; size as usize]),
                     Err(error) => assert_eq!((place, error.kind()), (77, io::ErrorKind::NotFound)),
                 }
@@ -168,8 +169,8 @@ mod tests {
         let request = |_: usize| Request { path: folder.path().join("a"), bytes: AHEAD_BYTES };
         let shared = Shared::new();
         std::thread::scope(|scope| {
-            let mut reader = ReadAhead::start(scope, &shared, 3, 1000, request);
-            assert_eq!(reader.next(AHEAD_BYTES).unwrap(), b"x");
+            let mut reader = ReadAhead::start(scope, &shared, [|data| data; 3], 1000, request);
+            assert_eq!(reader.next(AHEAD_BYTES).unwrap().unwrap(), b"x");
         });
     }
 }

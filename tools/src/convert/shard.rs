@@ -1,59 +1,41 @@
 //! Writes one shard: ustar members, PAX records where a name is too long, nothing in it that differs from run to run.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use feedline_loader::{Error, Result};
+use feedline_loader::Result;
 use tar::{EntryType, Header};
+
+use crate::hashed_file::{HashedFile, WrittenFile};
 
 const BLOCK: u64 = 512;
 /// Two zero blocks end an archive.
 const TRAILER: u64 = 2 * BLOCK;
-/// Below it members gather in memory; larger ones pass by.
-const BUFFER_BYTES: usize = 1 << 18;
 
 /// A shard under its temporary name.
 #[derive(Debug)]
 pub struct ShardWriter {
-    path: PathBuf,
-    file: BufWriter<File>,
-    hasher: blake3::Hasher,
-    bytes: u64,
+    file: HashedFile,
     samples: u64,
 }
 
 /// A shard that is complete, but not yet on the disk for certain.
 #[derive(Debug)]
 pub struct WrittenShard {
-    /// Its temporary name.
-    pub path: PathBuf,
-    /// Open still, for the sync.
-    pub file: File,
-    /// Its size.
-    pub bytes: u64,
+    /// The file, under its temporary name.
+    pub file: WrittenFile,
     /// Samples in it.
     pub samples: u64,
-    /// BLAKE3 of the whole file, in hexadecimal.
-    pub blake3: String,
 }
 
 impl ShardWriter {
     /// Starts a shard at `path`, replacing what a broken run left there.
     pub fn create(path: PathBuf) -> Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(|error| Error::io("create", &path, error))?;
-        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        Ok(Self { path, file, hasher: blake3::Hasher::new(), bytes: 0, samples: 0 })
+        Ok(Self { file: HashedFile::create(path)?, samples: 0 })
     }
 
     /// Its size if it ended after another `more` bytes of members.
     pub fn bytes_with(&self, more: u64) -> u64 {
-        self.bytes + more + TRAILER
+        self.file.bytes() + more + TRAILER
     }
 
     /// Samples so far.
@@ -71,15 +53,8 @@ impl ShardWriter {
 
     /// Ends the shard.
     pub fn finish(mut self) -> Result<WrittenShard> {
-        self.write(&[0; TRAILER as usize])?;
-        let file = self.file.into_inner().map_err(|error| Error::io("write", &self.path, error.into_error()))?;
-        Ok(WrittenShard {
-            path: self.path,
-            file,
-            bytes: self.bytes,
-            samples: self.samples,
-            blake3: self.hasher.finalize().to_hex().to_string(),
-        })
+        self.file.write(&[0; TRAILER as usize])?;
+        Ok(WrittenShard { file: self.file.finish()?, samples: self.samples })
     }
 
     fn add_member(&mut self, name: &str, data: &[u8]) -> Result<()> {
@@ -103,17 +78,10 @@ impl ShardWriter {
         header.set_mtime(0);
         header.set_size(data.len() as u64);
         header.set_cksum();
-        self.write(header.as_bytes())?;
-        self.write(data)?;
+        self.file.write(header.as_bytes())?;
+        self.file.write(data)?;
         let padding = (data.len() as u64).next_multiple_of(BLOCK) - data.len() as u64;
-        self.write(&[0; BLOCK as usize][..padding as usize])
-    }
-
-    fn write(&mut self, data: &[u8]) -> Result<()> {
-        self.file.write_all(data).map_err(|error| Error::io("write", &self.path, error))?;
-        self.hasher.update(data);
-        self.bytes += data.len() as u64;
-        Ok(())
+        self.file.write(&[0; BLOCK as usize][..padding as usize])
     }
 }
 
@@ -177,11 +145,11 @@ mod tests {
         }
         assert_eq!(writer.bytes_with(0), forecast + trailer_bytes(1));
         let written = writer.finish().unwrap();
-        assert_eq!(written.bytes, forecast + trailer_bytes(1));
+        assert_eq!(written.file.bytes, forecast + trailer_bytes(1));
         assert_eq!(written.samples, keys.len() as u64);
-        let data = std::fs::read(&written.path).unwrap();
-        assert_eq!(data.len() as u64, written.bytes);
-        assert_eq!(blake3::hash(&data).to_hex().to_string(), written.blake3);
+        let data = std::fs::read(&written.file.path).unwrap();
+        assert_eq!(data.len() as u64, written.file.bytes);
+        assert_eq!(blake3::hash(&data).to_hex().to_string(), written.file.blake3);
 
         let mut archive = tar::Archive::new(&data[..]);
         let mut found = archive.entries().unwrap().map(|entry| {
