@@ -17,7 +17,10 @@
 
 pub mod frame;
 pub mod huffman;
+mod lockstep;
+pub mod mcu_rows;
 pub mod pixels;
+mod restarts;
 pub mod scan;
 pub mod segment;
 #[cfg(test)]
@@ -26,13 +29,16 @@ mod turbo;
 #[cfg(test)]
 mod writer;
 
+use std::ops::Range;
+
 use super::orientation::Orientation;
 use super::{Region, Strip};
 use crate::error::{Result, SampleFault};
 use crate::spec::{DecodeMode, DecodeSpec};
 use frame::Frame;
 use huffman::Anomaly;
-use scan::{McuRow, Scan};
+use mcu_rows::McuRows;
+use scan::{Needed, Scan};
 use turbo::{TurboDecoder, TurboImage, TurboRows};
 
 /// A worker's JPEG decoder.
@@ -47,7 +53,7 @@ struct Engine {
     /// The last header.
     frame: Option<Frame>,
     scan: Scan,
-    row: McuRow,
+    rows: McuRows,
     pixels: pixels::Rows,
     /// Regions that it decoded to their end.
     regions: u64,
@@ -92,6 +98,11 @@ impl JpegDecoder {
     /// How often memory for images was taken from the system; it stays the same once the largest image was seen.
     pub fn allocations(&self) -> u64 {
         self.turbo.allocations()
+    }
+
+    /// Rows of MCUs that were decoded several at once, between restart markers.
+    pub fn rows_in_lockstep(&self) -> u64 {
+        self.engine.as_ref().map_or(0, |engine| engine.scan.rows_in_lockstep())
     }
 
     /// Regions that were decoded without libjpeg.
@@ -171,9 +182,10 @@ impl JpegRows<'_> {
 struct OwnRows<'image> {
     engine: &'image mut Engine,
     bytes: &'image [u8],
-    /// Rows of MCUs passed over before the first that is needed, rows that are needed, and rows behind them that libjpeg
-    /// would have read.
-    mcu_rows: [usize; 3],
+    /// Rows of MCUs that are left to be decoded.
+    mcu_rows: usize,
+    /// Those that are decoded and not yet pixels.
+    decoded: Range<usize>,
     rows_done: u32,
 }
 
@@ -191,27 +203,29 @@ impl<'image> OwnRows<'image> {
             return None;
         }
         let (down, across) = engine.pixels.start(frame, region, reduction);
-        engine.scan.start(frame, across, &mut engine.row);
         let last = (region.top + region.height) as usize - 1;
-        let read = frame.mcu_rows_read(last, reduction as usize, engine.pixels.looks_beside());
-        let mcu_rows = [down.start, down.len(), read.saturating_sub(down.end)];
-        Some(Self { engine, bytes, mcu_rows, rows_done: 0 })
+        let rows_read = frame.mcu_rows_read(last, reduction as usize, engine.pixels.looks_beside()).max(down.end);
+        let mcu_rows = down.len();
+        let needed = Needed { rows: down, columns: across, rows_read };
+        engine.scan.start(bytes, frame, needed, &mut engine.rows).ok()?;
+        Some(Self { engine, bytes, mcu_rows, decoded: 0..0, rows_done: 0 })
     }
 
     /// Decodes rows of MCUs until there are rows of pixels, or no more.
     fn prepare_strip(&mut self) -> Result<(), Anomaly> {
-        let Engine { frame, scan, row, pixels, regions } = &mut *self.engine;
-        let frame = frame.as_ref().expect("decoding has started");
-        let [above, needed, below] = &mut self.mcu_rows;
-        while !pixels.has_rows() && *needed > 0 {
-            scan.skip_rows(self.bytes, std::mem::take(above))?;
-            scan.row(self.bytes, frame, row)?;
-            *needed -= 1;
-            if *needed == 0 {
-                scan.skip_rows(self.bytes, std::mem::take(below))?;
-                *regions += 1;
+        let Engine { scan, rows, pixels, regions, .. } = &mut *self.engine;
+        while !pixels.has_rows() {
+            if self.decoded.is_empty() {
+                if self.mcu_rows == 0 {
+                    break;
+                }
+                scan.next_rows(self.bytes, rows)?;
+                self.decoded = 0..rows.count();
+                self.mcu_rows -= rows.count();
+                *regions += u64::from(self.mcu_rows == 0);
             }
-            pixels.push(row);
+            pixels.push(rows, self.decoded.start);
+            self.decoded.start += 1;
         }
         Ok(())
     }

@@ -176,6 +176,12 @@ impl<'bytes> Segment<'bytes> {
     }
 }
 
+/// Copies a whole segment to `target`, less what is stuffed; returns its length. `target` has room for [`WORD`] bytes more
+/// than `source` has.
+pub fn unstuff_all(source: &[u8], target: &mut [u8]) -> usize {
+    unstuff(source, target).1
+}
+
 /// Copies bytes from `source` to `target`, less what is stuffed, up to a marker or the end of either. Returns how many
 /// it took and wrote, and whether no more can come. Up to [`WORD`] bytes at the end of `target` are not filled.
 fn unstuff(source: &[u8], target: &mut [u8]) -> (usize, usize, bool) {
