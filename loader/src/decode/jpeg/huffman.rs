@@ -154,19 +154,24 @@ impl CodeTable {
     /// Takes a code; returns its symbol.
     #[inline(always)]
     fn take(&self, bits: &mut Bits) -> Result<u8, Anomaly> {
-        let entry = self.short[bits.peek::<CODE_BITS>()];
-        let (mut symbol, mut length) = ((entry >> 8) as u8, u32::from(entry & 0xff));
-        if length == 0 {
-            (symbol, length) = self.search(bits.all()).ok_or(Anomaly)?;
-        }
+        let (symbol, length) = self.first(bits.all())?;
         bits.take(length);
         Ok(symbol)
     }
 
-    /// A code of more than [`CODE_BITS`] bits at the top of `bits`: its symbol and its length.
+    /// The code at the top of `bits`: its symbol and its length.
+    #[inline(always)]
+    pub(super) fn first(&self, bits: u64) -> Result<(u8, u32), Anomaly> {
+        let entry = self.short[(bits >> (64 - CODE_BITS)) as usize];
+        match entry {
+            0 => self.search(bits).ok_or(Anomaly),
+            _ => Ok(((entry >> 8) as u8, u32::from(entry & 0xff))),
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    pub(super) fn search(&self, bits: u64) -> Option<(u8, u32)> {
+    fn search(&self, bits: u64) -> Option<(u8, u32)> {
         let next = (bits >> 48) as u32;
         let length = (CODE_BITS as usize + 1..=16).find(|&length| next < self.limits[length].0)?;
         let index = self.limits[length].1.wrapping_add((next >> (16 - length)) as usize);

@@ -7,6 +7,7 @@
 //! shared. Where four rows are decoded so, that branch and the waiting cost a quarter.
 
 use std::hint::select_unpredictable;
+use std::num::NonZero;
 use std::ops::Range;
 
 use super::frame::NATURAL_ORDER;
@@ -25,10 +26,9 @@ const DC_BITS: u32 = 10;
 /// Symbols that are taken before more bits are. They leave none of the 56 that are there.
 const SYMBOLS: u32 = 4;
 
-/// In an entry: the bits that it takes, up to bit 5, then how far it advances, and its value in the upper half.
-const ADVANCE_SHIFT: u32 = 6;
-const ADVANCE_MASK: u32 = 0x3ff;
-const VALUE_SHIFT: u32 = 16;
+/// In an entry: the bits that it takes, up to bit 5, then its value in 16 bits, and how far it advances at the top.
+const VALUE_SHIFT: u32 = 6;
+const ADVANCE_SHIFT: u32 = 22;
 
 /// What the end of a block, an idle step and a symbol that does not fit advance by. Positions up to [`IN_BLOCK`] go on;
 /// those up to 79 lie beyond the block, where libjpeg stores the coefficients of a run that is too long at its last
@@ -91,8 +91,8 @@ impl<const ENTRIES: usize> Table<ENTRIES> {
                 let both = (bits + size) | (run + 1) << ADVANCE_SHIFT;
                 let span = entries.len() >> size;
                 for (value, entries) in (0..).zip(entries.chunks_exact_mut(span)) {
-                    let value = if size > 0 { extend(value, size) as u32 } else { 0 };
-                    entries.fill(both | value << VALUE_SHIFT);
+                    let value = if size > 0 { extend(value, size) } else { 0 };
+                    entries.fill(both | u32::from(value as u16) << VALUE_SHIFT);
                 }
             }
         });
@@ -108,7 +108,7 @@ impl<const ENTRIES: usize> Table<ENTRIES> {
     #[inline(always)]
     fn slow(&self, entry: u32, buffer: u64) -> Result<(u8, i32, u64), Anomaly> {
         let (symbol, length) = match (entry >> VALUE_SHIFT & 0xff, (entry >> (VALUE_SHIFT + 8)) as u8) {
-            (0, _) => self.codes.search(buffer).ok_or(Anomaly)?,
+            (0, _) => self.codes.first(buffer)?,
             (length, symbol) => (symbol, length),
         };
         let buffer = buffer << length;
@@ -125,26 +125,26 @@ struct Lane {
     /// The next bits, from the top; behind those of the word that was read last, a one.
     buffer: u64,
     /// Where that word lies.
-    place: usize,
+    place: u32,
 }
 
 impl Lane {
     fn at(place: usize) -> Self {
-        Self { buffer: 1, place }
+        Self { buffer: 1, place: place as u32 }
     }
 
     /// Bits from the start of the memory.
     fn position(self) -> usize {
-        8 * self.place + self.buffer.trailing_zeros() as usize
+        8 * self.place as usize + self.buffer.trailing_zeros() as usize
     }
 
     /// Makes at least 56 bits available.
     #[inline(always)]
     fn refill(&mut self, bytes: &[u8]) -> Result<(), Anomaly> {
-        // The bit at the top changes nothing, but tells the compiler that there is one.
-        let taken = (self.buffer | 1 << 63).trailing_zeros();
-        self.place += taken as usize / 8;
-        let word = bytes.get(self.place..).and_then(<[u8]>::first_chunk).ok_or(Anomaly)?;
+        let taken = NonZero::new(self.buffer).ok_or(Anomaly)?.trailing_zeros();
+        self.place += taken / 8;
+        let place = self.place as usize;
+        let word = bytes.get(place..place + 8).and_then(<[u8]>::first_chunk).ok_or(Anomaly)?;
         self.buffer = (u64::from_be_bytes(*word) | 1) << (taken % 8);
         Ok(())
     }
@@ -204,10 +204,16 @@ impl Lockstep {
         units: &[Unit],
         mcus: &Mcus,
         rows: &mut McuRows,
-    ) -> Result<(), Anomaly> {
+    ) -> Result<(), Anomaly>
+    where
+        [Lane; N]: Lanes<N>,
+    {
         let mut ends = [0; N];
         let mut lanes = [Lane::at(0); N];
         let room = segments.iter().map(|segment| segment.len() + PADDING).sum();
+        if u32::try_from(room).is_err() {
+            return Err(Anomaly);
+        }
         if self.bytes.len() < room {
             self.bytes.resize(room, 0);
         }
@@ -237,7 +243,7 @@ impl Lockstep {
                 for (lane, prediction) in lanes.iter_mut().zip(&mut *predictions) {
                     *prediction += difference(dc, lane, bytes)?;
                 }
-                coefficients(ac, &mut lanes, bytes, blocks)?;
+                lanes.coefficients(ac, bytes, blocks)?;
                 for (block, prediction) in blocks.iter_mut().zip(*predictions) {
                     block[0] = i16::try_from(prediction).map_err(|_| Anomaly)?;
                 }
@@ -258,63 +264,100 @@ impl Lockstep {
 fn difference(table: &Table<{ 1 << DC_BITS }>, lane: &mut Lane, bytes: &[u8]) -> Result<i32, Anomaly> {
     lane.refill(bytes)?;
     let entry = table.entry(lane.buffer);
-    if entry >> ADVANCE_SHIFT & SLOW != 0 {
+    if entry >> ADVANCE_SHIFT == SLOW {
         let (_, value, buffer) = table.slow(entry, lane.buffer)?;
         lane.buffer = buffer;
         return Ok(value);
     }
     lane.buffer = lane.buffer.wrapping_shl(entry);
-    Ok(entry as i32 >> VALUE_SHIFT)
+    Ok(value_of(entry).into())
 }
 
-/// Takes the AC coefficients of a block of each lane.
-#[inline(always)]
-fn coefficients<const N: usize>(
-    table: &Table<{ 1 << AC_BITS }>,
-    lanes: &mut [Lane; N],
-    bytes: &[u8],
-    blocks: &mut [[i16; 64]; N],
-) -> Result<(), Anomaly> {
-    let mut positions = [1; N];
-    loop {
-        for lane in 0..N {
-            lanes[lane].refill(bytes)?;
-        }
-        for _ in 0..SYMBOLS {
-            for lane in 0..N {
-                let entry = table.entry(lanes[lane].buffer);
-                let entry = select_unpredictable(positions[lane] > IN_BLOCK, IDLE << ADVANCE_SHIFT, entry);
-                lanes[lane].buffer = lanes[lane].buffer.wrapping_shl(entry);
-                positions[lane] += entry >> ADVANCE_SHIFT & ADVANCE_MASK;
-                store(&mut blocks[lane], positions[lane], (entry as i32 >> VALUE_SHIFT) as i16);
-            }
-        }
-        if positions.iter().fold(0, |all, position| all | position) & SLOW != 0 {
-            for lane in 0..N {
-                if positions[lane] & SLOW != 0 {
-                    // Idle steps count whole blocks.
-                    let position = (positions[lane] - SLOW) % 64;
-                    lanes[lane].refill(bytes)?;
-                    let entry = table.entry(lanes[lane].buffer);
-                    let (symbol, value, buffer) = table.slow(entry, lanes[lane].buffer)?;
-                    lanes[lane].buffer = buffer;
-                    positions[lane] = DONE;
-                    if !is_end(symbol) {
-                        positions[lane] = position + u32::from(symbol >> 4) + 1;
-                        store(&mut blocks[lane], positions[lane], value as i16);
+/// So many lanes.
+trait Lanes<const N: usize> {
+    /// Takes the AC coefficients of a block of each.
+    fn coefficients(
+        &mut self,
+        table: &Table<{ 1 << AC_BITS }>,
+        bytes: &[u8],
+        blocks: &mut [[i16; 64]; N],
+    ) -> Result<(), Anomaly>;
+}
+
+// A variable for each lane: where they were elements of arrays, the compiler kept them in memory, and all took a twentieth
+// longer.
+macro_rules! lanes {
+    ($count:literal: $($lane:literal $it:ident $position:ident)+) => {
+        impl Lanes<$count> for [Lane; $count] {
+            #[inline(always)]
+            fn coefficients(
+                &mut self,
+                table: &Table<{ 1 << AC_BITS }>,
+                bytes: &[u8],
+                blocks: &mut [[i16; 64]; $count],
+            ) -> Result<(), Anomaly> {
+                let [$(mut $it),+] = *self;
+                $(let mut $position = 1;)+
+                loop {
+                    $($it.refill(bytes)?;)+
+                    for _ in 0..SYMBOLS {
+                        $(
+                            let entry = table.entry($it.buffer);
+                            let entry = select_unpredictable($position > IN_BLOCK, IDLE << ADVANCE_SHIFT, entry);
+                            $it.buffer = $it.buffer.wrapping_shl(entry);
+                            $position = ($position + (entry >> ADVANCE_SHIFT)) % PLACES.len() as u32;
+                            store(&mut blocks[$lane], $position, value_of(entry));
+                        )+
                     }
+                    if ($($position)|+) & SLOW != 0 {
+                        $(
+                            if $position & SLOW != 0 {
+                                ($it, $position) = slow_symbol(table, $it, $position, bytes, &mut blocks[$lane])?;
+                            }
+                        )+
+                    }
+                    if $(($position > IN_BLOCK))&+ {
+                        break;
+                    }
+                    $($position = select_unpredictable($position > IN_BLOCK, DONE, $position);)+
                 }
+                *self = [$($it),+];
+                Ok(())
             }
         }
-        let mut are_done = true;
-        for position in &mut positions {
-            are_done &= *position > IN_BLOCK;
-            *position = select_unpredictable(*position > IN_BLOCK, DONE, *position);
-        }
-        if are_done {
-            return Ok(());
-        }
+    };
+}
+
+lanes!(2: 0 lane0 position0 1 lane1 position1);
+lanes!(3: 0 lane0 position0 1 lane1 position1 2 lane2 position2);
+lanes!(4: 0 lane0 position0 1 lane1 position1 2 lane2 position2 3 lane3 position3);
+
+/// Takes a symbol that did not fit.
+#[inline(never)]
+fn slow_symbol(
+    table: &Table<{ 1 << AC_BITS }>,
+    mut lane: Lane,
+    position: u32,
+    bytes: &[u8],
+    block: &mut [i16; 64],
+) -> Result<(Lane, u32), Anomaly> {
+    lane.refill(bytes)?;
+    let entry = table.entry(lane.buffer);
+    let (symbol, value, buffer) = table.slow(entry, lane.buffer)?;
+    lane.buffer = buffer;
+    if is_end(symbol) {
+        return Ok((lane, DONE));
     }
+    // Idle steps count whole blocks.
+    let position = (position - SLOW) % 64 + u32::from(symbol >> 4) + 1;
+    store(block, position, value as i16);
+    Ok((lane, position))
+}
+
+/// The value in an entry.
+#[inline(always)]
+fn value_of(entry: u32) -> i16 {
+    (entry >> VALUE_SHIFT) as i16
 }
 
 /// Stores what reaches a position.

@@ -78,13 +78,7 @@ struct Stream {
 
 impl Scan {
     /// Starts with a part of the scan of `file`.
-    pub fn start(
-        &mut self,
-        file: &[u8],
-        frame: &Frame,
-        needed: Needed,
-        rows: &mut McuRows,
-    ) -> Result<(), Anomaly> {
+    pub fn start(&mut self, file: &[u8], frame: &Frame, needed: Needed, rows: &mut McuRows) -> Result<(), Anomaly> {
         let Needed { rows: needed_rows, columns, rows_read } = needed;
         self.mcus_across = frame.mcus_across;
         self.restart_interval = frame.restart_interval;
@@ -259,9 +253,7 @@ impl Stream {
 
     /// The next `count` MCUs of a segment go nowhere.
     fn pass_mcus(&mut self, file: &[u8], units: &[Unit], count: usize) -> Result<(), Anomaly> {
-        self.mcus(file, units, 0..count, |tables, unit, _, _, bits, window| {
-            tables.pass_ac(unit.ac_table, bits, window)
-        })
+        self.mcus(file, units, 0..count, |tables, unit, _, _, bits, window| tables.pass_ac(unit.ac_table, bits, window))
     }
 
     /// The next MCUs of a segment: calls `block` for each of their blocks, with its number and its DC coefficient, to read the

@@ -81,14 +81,7 @@ impl Dequantiser {
 
 /// Transforms a row of blocks to samples: block b to the `side` columns from `side * b` of as many rows that are `stride`
 /// apart. `side`: 8, or 4, 2, 1 for a reduced image. 16 columns behind the last block may be overwritten.
-pub fn block_row(
-    path: Path,
-    side: usize,
-    blocks: Blocks<'_>,
-    table: &Dequantiser,
-    samples: &mut [u8],
-    stride: usize,
-) {
+pub fn block_row(path: Path, side: usize, blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
     let each = |samples: &mut [u8], block: fn(&[i16; 64], &Dequantiser, &mut [u8], usize)| {
         for (index, coefficients) in blocks.iter().enumerate() {
             block(coefficients, table, &mut samples[side * index..], stride);
