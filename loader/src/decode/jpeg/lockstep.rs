@@ -197,6 +197,8 @@ impl Lockstep {
         }
     }
 
+    /// Alone, the compiler finds registers for the lanes.
+    #[inline(never)]
     fn decode_lanes<const N: usize>(
         &mut self,
         segments: [&Range<usize>; N],

@@ -64,23 +64,24 @@ enum Extent {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn extent(blocks: [&[i16; 64]; 2]) -> Extent {
-    let row = |row: usize| {
-        let [first, second]: [&[i16; 8]; 2] = blocks.map(|block| &block.as_chunks().0[row]);
-        // SAFETY: eight coefficients are readable at a borrow of them.
-        let first = unsafe { _mm_loadu_si128(first.as_ptr().cast()) };
+    // Two rows of each block at a time.
+    let rows = |pair: usize| {
+        let [first, second]: [&[i16; 16]; 2] = blocks.map(|block| &block.as_chunks().0[pair]);
+        // SAFETY: 16 coefficients are readable at a borrow of them.
+        let first = unsafe { _mm256_loadu_si256(first.as_ptr().cast()) };
         // SAFETY: likewise.
-        let second = unsafe { _mm_loadu_si128(second.as_ptr().cast()) };
-        _mm_or_si128(first, second)
+        let second = unsafe { _mm256_loadu_si256(second.as_ptr().cast()) };
+        _mm256_or_si256(first, second)
     };
-    let upper = _mm_or_si128(row(1), _mm_or_si128(row(2), row(3)));
-    let lower = _mm_or_si128(_mm_or_si128(row(4), row(5)), _mm_or_si128(row(6), row(7)));
-    // Columns 4 to 7 of the upper rows come to those of the lower ones.
-    let outside = _mm_or_si128(lower, _mm_unpackhi_epi64(_mm_or_si128(row(0), upper), lower));
-    if _mm_testz_si128(outside, outside) == 0 {
+    let (rows01, rows23) = (rows(0), rows(1));
+    let lower = _mm256_or_si256(rows(2), rows(3));
+    let right = _mm256_and_si256(_mm256_or_si256(rows01, rows23), _mm256_setr_epi64x(0, -1, 0, -1));
+    let outside = _mm256_or_si256(lower, right);
+    if _mm256_testz_si256(outside, outside) == 0 {
         return Extent::Whole;
     }
-    let others = _mm_or_si128(upper, _mm_srli_si128::<2>(row(0)));
-    if _mm_testz_si128(others, others) == 0 { Extent::Corner } else { Extent::First }
+    let others = _mm256_or_si256(rows23, _mm256_and_si256(rows01, _mm256_setr_epi64x(!0xffff, -1, -1, -1)));
+    if _mm256_testz_si256(others, others) == 0 { Extent::Corner } else { Extent::First }
 }
 
 /// A row of two blocks, dequantised.
