@@ -4,6 +4,8 @@
 //! them; where it is passed over, up to its end. The next look-up waits for nothing but the shift by the bits that they
 //! took. One branch, on the position in the block, finds all that is special: the end of the block, its last
 //! coefficient, and symbols that do not fit (3 %). Those are read one by one.
+//!
+//! Kept blocks of one symbol a look-up, of 11 or 12 bits, took 8 and 17 % longer, on the photos of [`super`]'s table.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
