@@ -5,12 +5,13 @@
 //! in memory. Time is the thread's CPU time, so that a neighbour on the machine matters little. Each photo gets its own
 //! RandomResizedCrop box to 224x224, the same in every benchmark. `entropy` is what no decoder can do without: the
 //! codes of all rows down to the end of the box, of which nothing is transformed. Names that end in `libjpeg` leave every
-//! JPEG to libjpeg-turbo; the others decode ordinary ones themselves. Leaves out: reading, and the copy into a slot.
+//! JPEG to libjpeg-turbo; the others decode ordinary ones themselves. `photos_with_restarts` are the same photos, written
+//! anew without loss, with a restart marker after every row of MCUs. Leaves out: reading, and the copy into a slot.
 
+mod photos;
 mod thread_time;
 
 use std::hint::black_box;
-use std::path::{Path, PathBuf};
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use fast_image_resize::images::{Image, ImageRef};
@@ -48,30 +49,10 @@ fn recipe(layout: PixelLayout, mode: DecodeMode) -> ImageRecipe {
         .expect("a fixed size")
 }
 
-/// The photos of a folder of `FEEDLINE_PHOTOS`; of small ones there is always a set, if only a generated one.
-fn files(folder: &str) -> Vec<PathBuf> {
-    let folder = match std::env::var_os("FEEDLINE_PHOTOS") {
-        Some(root) => Path::new(&root).join(folder),
-        None if folder != "small" => {
-            eprintln!("skipped: {folder} photos, FEEDLINE_PHOTOS is not set");
-            return Vec::new();
-        }
-        None => {
-            eprintln!("FEEDLINE_PHOTOS is not set: the generated images are measured");
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/images")
-        }
-    };
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a folder entry").path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "jpg"));
-    files.sort();
-    files
-}
-
-fn photos(decoder: &mut Decoder, folder: &str) -> Vec<Photo> {
+fn load(decoder: &mut Decoder, folder: &str) -> Vec<Photo> {
     let recipe = recipe(PixelLayout::Nhwc, DecodeMode::Exact);
     let mut photos = Vec::new();
-    for (index, path) in files(folder).into_iter().enumerate() {
+    for (index, path) in photos::files(folder).into_iter().enumerate() {
         let bytes = std::fs::read(&path).expect("a readable photo");
         let draw = Draw { seed: 0, epoch: 0, sample: index as u64 };
         // Among the generated images are some that must be refused.
@@ -133,20 +114,12 @@ fn box_pixels(decoder: &mut Decoder, photo: &Photo) -> Vec<u8> {
 
 fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
     let mut decoder = Decoder::new().expect("a decoder");
-    let photos = photos(&mut decoder, "small");
+    let photos = load(&mut decoder, "small");
     let mut group = criterion.benchmark_group("photos");
     group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
 
     let mut library = Decoder::of_library().expect("a decoder");
-    for (name, decoder) in [("decode_whole", &mut decoder), ("decode_whole_libjpeg", &mut library)] {
-        group.bench_function(name, |bencher| {
-            bencher.iter(|| {
-                for photo in &photos {
-                    black_box(decode(decoder, photo, Region::whole(photo.size.0, photo.size.1)));
-                }
-            });
-        });
-    }
+    decode_whole(&mut group, [&mut decoder, &mut library], &photos);
     decode_boxes(&mut group, [&mut decoder, &mut library], &photos);
 
     let boxes: Vec<Vec<u8>> = photos.iter().map(|photo| box_pixels(&mut decoder, photo)).collect();
@@ -189,6 +162,19 @@ fn benchmarks(criterion: &mut Criterion<ThreadTime>) {
 }
 
 type Group<'a> = BenchmarkGroup<'a, ThreadTime>;
+
+/// Whole photos, by us and by libjpeg alone.
+fn decode_whole(group: &mut Group<'_>, decoders: [&mut Decoder; 2], photos: &[Photo]) {
+    for (decoder, name) in decoders.into_iter().zip(["decode_whole", "decode_whole_libjpeg"]) {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                for photo in photos {
+                    black_box(decode(decoder, photo, Region::whole(photo.size.0, photo.size.1)));
+                }
+            });
+        });
+    }
+}
 
 /// The boxes in each mode, and what of it is entropy decoding; by us and by libjpeg alone.
 fn decode_boxes(group: &mut Group<'_>, decoders: [&mut Decoder; 2], photos: &[Photo]) {
@@ -238,7 +224,7 @@ fn rows_in_modes(group: &mut Group<'_>, photos: &[Photo]) {
 /// Photos of many megapixels: how far regions and reductions go.
 fn large(criterion: &mut Criterion<ThreadTime>) {
     let mut decoder = Decoder::new().expect("a decoder");
-    let photos = photos(&mut decoder, "large");
+    let photos = load(&mut decoder, "large");
     if photos.is_empty() {
         return;
     }
@@ -250,9 +236,26 @@ fn large(criterion: &mut Criterion<ThreadTime>) {
     group.finish();
 }
 
+/// The same photos with a restart marker after every row of MCUs.
+fn with_restarts(criterion: &mut Criterion<ThreadTime>) {
+    let mut decoder = Decoder::new().expect("a decoder");
+    let mut photos = load(&mut decoder, "small");
+    photos.retain_mut(|photo| {
+        let written = photos::restarts::with_restart_rows(&photo.bytes);
+        written.map(|bytes| photo.bytes = bytes).is_some()
+    });
+    let mut group = criterion.benchmark_group("photos_with_restarts");
+    group.throughput(Throughput::Elements(photos.len() as u64)).sample_size(10);
+    let mut library = Decoder::of_library().expect("a decoder");
+    decode_whole(&mut group, [&mut decoder, &mut library], &photos);
+    decode_boxes(&mut group, [&mut decoder, &mut library], &photos);
+    rows_in_modes(&mut group, &photos);
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().with_measurement(ThreadTime);
-    targets = benchmarks, large
+    targets = benchmarks, with_restarts, large
 }
 criterion_main!(benches);

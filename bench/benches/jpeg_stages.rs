@@ -1,19 +1,30 @@
-//! How long does each stage after the entropy decoding of a JPEG take, beside the same stage of libjpeg-turbo?
+//! How long does each stage of decoding a JPEG take, beside the same stage of libjpeg-turbo?
 //!
 //! Unit: criterion's element rate is blocks, samples or pixels a second. Everything is in the nearest cache and every
 //! block of a benchmark is of one kind: all 64 coefficients, the first ten, the first. Time is the thread's CPU time.
-//! Leaves out: entropy decoding, memory, and how well a processor guesses which kind of block comes next.
+//! Leaves out: memory, and how well a processor guesses which kind of block comes next.
+//!
+//! Entropy decoding is measured on the photos of `FEEDLINE_PHOTOS` (folder `small`; else the generated ones) and its
+//! rate is photos a second, all rows of each: passed over (but for the last MCU), kept, and in lockstep where the same photos
+//! have a restart marker after every row of MCUs. Beside it libjpeg-turbo passes over all rows and decodes the last.
 
 #![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "calls single stages of libjpeg-turbo"))]
 
+mod photos;
 mod thread_time;
 
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use feedline_loader::decode::Region;
+use feedline_loader::decode::jpeg::JpegDecoder;
+use feedline_loader::decode::jpeg::frame::Frame;
+use feedline_loader::decode::jpeg::mcu_rows::{Blocks, McuRows};
 use feedline_loader::decode::jpeg::pixels::colour;
 use feedline_loader::decode::jpeg::pixels::idct::{self, Dequantiser};
 use feedline_loader::decode::jpeg::pixels::upsample::{self, Sources, Upsampling};
+use feedline_loader::decode::jpeg::scan::{Needed, Scan};
+use feedline_loader::spec::DecodeSpec;
 use feedline_loader::sys::simd::Path;
 use thread_time::ThreadTime;
 
@@ -56,11 +67,11 @@ fn inverse_transform(criterion: &mut Criterion<ThreadTime>) {
         for end in [64, 10, 1] {
             let mut group = criterion.benchmark_group(format!("idct{side}_end{end}"));
             group.throughput(Throughput::Elements(BLOCKS as u64));
-            let (blocks, ends) = (blocks(end), vec![end; BLOCKS]);
+            let blocks = blocks(end);
             for (name, path) in paths() {
                 group.bench_function(name, |bencher| {
                     bencher.iter(|| {
-                        idct::block_row(path, side, &blocks, &ends, &table, black_box(&mut target), STRIDE);
+                        idct::block_row(path, side, Blocks::of(&blocks), &table, black_box(&mut target), STRIDE);
                     });
                 });
             }
@@ -117,6 +128,74 @@ fn colours(criterion: &mut Criterion<ThreadTime>) {
                 BatchSize::SmallInput,
             );
         });
+    }
+}
+
+/// A photo that the engine decodes.
+struct Photo {
+    bytes: Vec<u8>,
+    frame: Frame,
+}
+
+fn ordinary(bytes: Vec<u8>) -> Option<Photo> {
+    let frame = Frame::parse(&bytes)?;
+    Some(Photo { bytes, frame })
+}
+
+/// Decodes the codes of rows `first..` of MCUs, from column `column` on; those before are passed over.
+fn decode_entropy(scan: &mut Scan, rows: &mut McuRows, photo: &Photo, first: usize, column: usize) {
+    let Photo { bytes, frame } = photo;
+    let needed =
+        Needed { rows: first..frame.mcus_down, columns: column..frame.mcus_across, rows_read: frame.mcus_down };
+    let mut left = needed.rows.len();
+    scan.start(bytes, frame, needed, rows).expect("a good photo");
+    while left > 0 {
+        scan.next_rows(bytes, rows).expect("a good photo");
+        left -= rows.count();
+        black_box(&mut *rows);
+    }
+}
+
+fn entropy(criterion: &mut Criterion<ThreadTime>) {
+    let plain: Vec<Photo> = photos::files("small")
+        .iter()
+        .filter_map(|path| ordinary(std::fs::read(path).expect("a readable photo")))
+        .collect();
+    let marked: Vec<Photo> =
+        plain.iter().filter_map(|photo| ordinary(photos::restarts::with_restart_rows(&photo.bytes)?)).collect();
+    assert_eq!(plain.len(), marked.len(), "ordinary photos stay so");
+    let mut group = criterion.benchmark_group("entropy");
+    group.throughput(Throughput::Elements(plain.len() as u64)).sample_size(10);
+    let (mut scan, mut rows) = (Scan::default(), McuRows::default());
+    group.bench_function("passed", |bencher| {
+        bencher.iter(|| {
+            for photo in &plain {
+                let last = (photo.frame.mcus_down - 1, photo.frame.mcus_across - 1);
+                decode_entropy(&mut scan, &mut rows, photo, last.0, last.1);
+            }
+        });
+    });
+    for (name, photos) in [("kept", &plain), ("lockstep", &marked)] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| photos.iter().for_each(|photo| decode_entropy(&mut scan, &mut rows, photo, 0, 0)));
+        });
+    }
+    let mut decoder = JpegDecoder::of_library().expect("a decoder");
+    for (name, photos) in [("libjpeg-turbo", &plain), ("libjpeg-turbo_with_restarts", &marked)] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| photos.iter().for_each(|photo| last_row(&mut decoder, photo)));
+        });
+    }
+}
+
+/// libjpeg-turbo decodes the codes of all rows, and the pixels of the last.
+fn last_row(decoder: &mut JpegDecoder, photo: &Photo) {
+    let image = decoder.open(&photo.bytes, 1 << 28, &DecodeSpec::default()).expect("a good photo");
+    let (width, height) = image.size();
+    let region = Region { left: 0, top: height - 1, width, height: 1 };
+    let mut rows = image.region(region, 1).expect("a good photo");
+    while let Some(strip) = rows.next_strip().expect("a good photo") {
+        black_box(strip.bytes[0]);
     }
 }
 
@@ -191,6 +270,6 @@ mod library {
 criterion_group! {
     name = stages;
     config = Criterion::default().with_measurement(ThreadTime);
-    targets = inverse_transform, upsampling, colours
+    targets = inverse_transform, upsampling, colours, entropy
 }
 criterion_main!(stages);

@@ -127,6 +127,7 @@ def main() -> None:
     corpus = Path(sys.argv[1])
     names = ["a.jpg", "a.cls", "b.jpg", "b.cls", "d/" + "n" * 120 + ".jpg"]
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 40, 3), np.uint8))
+    tall = Image.fromarray(np.random.default_rng(1).integers(0, 256, (9, 3, 3), np.uint8)).resize((27, 90), Image.Resampling.BICUBIC)
     npz = io.BytesIO()
     np.savez_compressed(npz, x=np.arange(20), y=np.ones(3))
     values = [(b"image bytes", 7), {"a": [1, 2.5, None, True]}, [b"x" * 300, "text", -(2**70)]]
@@ -147,7 +148,13 @@ def main() -> None:
             for subsampling in (0, 1, 2)
             for options in ({}, {"optimize": True}, {"restart_marker_blocks": 2}, {"restart_marker_rows": 1})
         ]
-        + [b"\0\0\xff\xff\0" + saved(noise.convert("L"), "JPEG"), b"\0\0\xff\xff\0" + saved(noise, "JPEG", keep_rgb=True)],
+        + [b"\0\0\xff\xff\0" + saved(noise.convert("L"), "JPEG"), b"\0\0\xff\xff\0" + saved(noise, "JPEG", keep_rgb=True)]
+        # Rows of MCUs that are decoded together: whole, and without the first and the last.
+        + [
+            choice + saved(image, "JPEG", quality=85, subsampling=subsampling, optimize=True, restart_marker_rows=1)
+            for choice in (b"\0\0\xff\xff\x80", b"\x20\x40\xb0\xd0\x80")
+            for image, subsampling in ((tall, 0), (tall, 2), (tall.convert("L"), 0))
+        ],
         "image": [
             saved(noise, "JPEG", quality=80, subsampling=2),
             saved(noise, "JPEG", progressive=True),

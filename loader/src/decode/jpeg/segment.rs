@@ -13,6 +13,9 @@ const PADDING: usize = BLOCK_BYTES + 16;
 /// Bytes that a step of unstuffing may write past those that it keeps.
 const WORD: usize = 8;
 
+/// Bytes that are looked at together.
+const VECTOR: usize = 32;
+
 /// The next bits, from the top.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bits {
@@ -176,39 +179,61 @@ impl<'bytes> Segment<'bytes> {
     }
 }
 
+/// Copies a whole segment to `target`, less what is stuffed; returns its length. `target` has room for [`WORD`] bytes more
+/// than `source` has.
+pub fn unstuff_all(source: &[u8], target: &mut [u8]) -> usize {
+    unstuff(source, target).1
+}
+
 /// Copies bytes from `source` to `target`, less what is stuffed, up to a marker or the end of either. Returns how many
 /// it took and wrote, and whether no more can come. Up to [`WORD`] bytes at the end of `target` are not filled.
 fn unstuff(source: &[u8], target: &mut [u8]) -> (usize, usize, bool) {
     let (mut taken, mut written) = (0, 0);
-    while let Some(room) = target.get_mut(written..).and_then(<[u8]>::first_chunk_mut::<WORD>) {
-        if let Some(word) = source.get(taken..).and_then(<[u8]>::first_chunk::<WORD>) {
-            *room = *word;
-            // The first byte that is 0xff: the highest bit of a byte tells where its complement is zero.
-            let complement = !u64::from_le_bytes(*word);
-            let found = complement.wrapping_sub(0x0101_0101_0101_0101) & !complement & 0x8080_8080_8080_8080;
-            let plain = found.trailing_zeros() as usize / 8;
-            taken += plain;
-            written += plain;
-            if plain == WORD {
-                continue;
+    loop {
+        // One 0xff in 256 bytes: most vectors have none.
+        while let Some(bytes) = source.get(taken..).and_then(<[u8]>::first_chunk::<VECTOR>)
+            && let Some(room) = target.get_mut(written..).and_then(<[u8]>::first_chunk_mut::<VECTOR>)
+        {
+            *room = *bytes;
+            // Without a branch, so that it is done in vectors.
+            if bytes.iter().fold(false, |found, &byte| found | (byte == 0xff)) {
+                break;
             }
-        } else {
-            let Some(&byte) = source.get(taken) else { return (taken, written, true) };
-            room[0] = byte;
-            if byte != 0xff {
+            taken += VECTOR;
+            written += VECTOR;
+        }
+        // Up to the next 0xff, which is written too: data, or the start of a marker.
+        loop {
+            let Some(room) = target.get_mut(written..).and_then(<[u8]>::first_chunk_mut::<WORD>) else {
+                return (taken, written, false);
+            };
+            if let Some(word) = source.get(taken..).and_then(<[u8]>::first_chunk::<WORD>) {
+                *room = *word;
+                // The highest bit of a byte tells where its complement is zero.
+                let complement = !u64::from_le_bytes(*word);
+                let found = complement.wrapping_sub(0x0101_0101_0101_0101) & !complement & 0x8080_8080_8080_8080;
+                let plain = found.trailing_zeros() as usize / 8;
+                taken += plain;
+                written += plain;
+                if plain < WORD {
+                    break;
+                }
+            } else {
+                let Some(&byte) = source.get(taken) else { return (taken, written, true) };
+                room[0] = byte;
+                if byte == 0xff {
+                    break;
+                }
                 taken += 1;
                 written += 1;
-                continue;
             }
         }
-        // A 0xff byte, written already: data, or the start of a marker.
         if source.get(taken + 1) != Some(&0) {
             return (taken, written, true);
         }
         taken += 2;
         written += 1;
     }
-    (taken, written, false)
 }
 
 #[cfg(test)]

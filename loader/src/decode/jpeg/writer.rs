@@ -1,6 +1,9 @@
-//! Writes JPEGs of random coefficients, for tests: any sampling, restart interval and tables of codes.
+//! Writes JPEGs, for tests: of random coefficients, with any sampling, restart interval and tables of codes; or others anew,
+//! without loss.
 
-use super::frame::{Colour, Frame};
+use super::frame::{Colour, Frame, NATURAL_ORDER};
+use super::mcu_rows::{Blocks, McuRows};
+use super::scan::{Needed, Scan};
 
 /// Which codes a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +81,7 @@ impl Sketch {
         }
         let tokens = self.tokens(&mut numbers);
         let codes = self.codes(&tokens, &mut numbers);
-        for (table, (lengths, symbols)) in codes.iter().enumerate() {
-            let kind = ((table as u8 / 2) << 4) | (table as u8 % 2);
-            segment(&mut file, 0xc4, &[&[kind], &lengths[..], symbols].concat());
-        }
+        write_codes(&mut file, &codes);
         let mut body = vec![components];
         (0..components).for_each(|component| body.extend([component + 1, component.min(1) * 0x11]));
         body.extend([0, 63, 0]);
@@ -165,6 +165,108 @@ impl Sketch {
             }
         }
         weights.iter().map(codes_of).collect()
+    }
+}
+
+/// An ordinary file with a restart marker every `interval` MCUs, and the shortest codes for what it then holds.
+pub fn with_restarts(file: &[u8], interval: usize) -> Vec<u8> {
+    let frame = Frame::parse(file).expect("an ordinary file");
+    let tokens = tokens_of(file, &frame, interval);
+    let mut weights = [[0u64; 256]; 4];
+    for token in &tokens {
+        if let Token::Symbol { table, symbol, .. } = token {
+            weights[*table][usize::from(*symbol)] += 1;
+        }
+    }
+    let codes: Vec<_> = weights.iter().map(codes_of).collect();
+    let mut written = vec![0xff, 0xd8];
+    let mut place = 2;
+    loop {
+        let end = place + 2 + usize::from(u16::from_be_bytes([file[place + 2], file[place + 3]]));
+        match file[place + 1] {
+            0xc4 | 0xdd => {}
+            0xda => break,
+            _ => written.extend_from_slice(&file[place..end]),
+        }
+        place = end;
+    }
+    segment(&mut written, 0xdd, &(interval as u16).to_be_bytes());
+    write_codes(&mut written, &codes);
+    let mut body = file[place + 4..frame.scan_start].to_vec();
+    (0..frame.count).for_each(|component| body[2 + 2 * component] = component.min(1) as u8 * 0x11);
+    segment(&mut written, 0xda, &body);
+    write(&mut written, &tokens, &codes, &mut Numbers(interval as u64));
+    written.extend([0xff, 0xd9]);
+    written
+}
+
+/// What a file says, with restart markers every `interval` MCUs.
+fn tokens_of(file: &[u8], frame: &Frame, interval: usize) -> Vec<Token> {
+    let (mut scan, mut rows) = (Scan::default(), McuRows::default());
+    let (across, down) = (frame.mcus_across, frame.mcus_down);
+    let needed = Needed { rows: 0..down, columns: 0..across, rows_read: down };
+    scan.start(file, frame, needed, &mut rows).expect("a good file");
+    let mut tokens = Vec::new();
+    let mut dc = [0; 3];
+    let mut mcu = 0;
+    while mcu < across * down {
+        scan.next_rows(file, &mut rows).expect("a good file");
+        for place in 0..rows.count() * across {
+            if mcu > 0 && mcu % interval == 0 {
+                tokens.push(Token::Restart((mcu / interval - 1) as u8 % 8));
+                dc = [0; 3];
+            }
+            for (component, dc) in dc.iter_mut().enumerate().take(frame.count) {
+                let (h, v) = (frame.components[component].h, frame.components[component].v);
+                let blocks: Blocks<'_> = rows.blocks(component, place / across);
+                for block in 0..h * v {
+                    let index = block / h * across * h + place % across * h + block % h;
+                    block_tokens(
+                        &mut tokens,
+                        component.min(1),
+                        dc,
+                        blocks.range(index..index + 1).iter().next().expect("a block"),
+                    );
+                }
+            }
+            mcu += 1;
+        }
+    }
+    tokens
+}
+
+fn block_tokens(tokens: &mut Vec<Token>, table: usize, dc: &mut i32, block: &[i16; 64]) {
+    let sized = |value: i32| {
+        let size = 32 - value.unsigned_abs().leading_zeros();
+        (size as u8, (if value < 0 { value - 1 } else { value }) as u32 & ((1 << size) - 1))
+    };
+    let (symbol, bits) = sized(i32::from(block[0]) - *dc);
+    *dc = block[0].into();
+    tokens.push(Token::Symbol { table, symbol, bits });
+    let mut run = 0;
+    for place in &NATURAL_ORDER[1..] {
+        let value = block[usize::from(*place)];
+        if value == 0 {
+            run += 1;
+            continue;
+        }
+        while run >= 16 {
+            tokens.push(Token::Symbol { table: 2 + table, symbol: 0xf0, bits: 0 });
+            run -= 16;
+        }
+        let (size, bits) = sized(value.into());
+        tokens.push(Token::Symbol { table: 2 + table, symbol: run << 4 | size, bits });
+        run = 0;
+    }
+    if run > 0 {
+        tokens.push(Token::Symbol { table: 2 + table, symbol: 0, bits: 0 });
+    }
+}
+
+fn write_codes(file: &mut Vec<u8>, codes: &[([u8; 16], Vec<u8>)]) {
+    for (table, (lengths, symbols)) in codes.iter().enumerate() {
+        let kind = ((table as u8 / 2) << 4) | (table as u8 % 2);
+        segment(file, 0xc4, &[&[kind], &lengths[..], symbols].concat());
     }
 }
 

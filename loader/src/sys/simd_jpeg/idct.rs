@@ -6,37 +6,35 @@
 use std::arch::x86_64::*;
 
 use super::weights;
-use crate::decode::jpeg::pixels::idct::{self, Dequantiser, SPARSE_END};
+use crate::decode::jpeg::mcu_rows::Blocks;
+use crate::decode::jpeg::pixels::idct::{self, Dequantiser};
 use crate::sys::simd::has_avx2;
 
 /// Transforms a row of blocks to samples: block b to the 8 columns from `8 * b` of 8 rows that are `stride` apart. Eight
 /// columns behind the last block may be overwritten.
-pub fn row(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+pub fn row(blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
     assert!(has_avx2(), "called only where AVX2 is");
-    assert_eq!(blocks.len(), ends.len());
     let columns = 8 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && 7 * stride + columns <= samples.len(), "the samples have room");
     // SAFETY: AVX2 is there, and each pair of blocks may write 16 columns of 8 rows, by the asserts.
-    unsafe { idct_pairs(blocks, ends, table, samples, stride) };
+    unsafe { idct_pairs(blocks, table, samples, stride) };
 }
 
 /// # Safety
 /// As argued at the only call.
 #[target_feature(enable = "avx2")]
-unsafe fn idct_pairs(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, samples: &mut [u8], stride: usize) {
-    for (index, (pair, ends)) in blocks.chunks(2).zip(ends.chunks(2)).enumerate() {
+unsafe fn idct_pairs(blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
+    // An odd last block is made twice, the second time behind the row.
+    for (index, (blocks, has_second)) in blocks.pairs().enumerate() {
         let target = samples.as_mut_ptr().wrapping_add(16 * index);
-        // An odd last block is made twice, the second time behind the row.
-        let blocks = [&pair[0], &pair[pair.len() - 1]];
-        let end = ends[0].max(ends[ends.len() - 1]);
-        let rows = match end {
-            0 | 1 => {
+        let rows = match extent(blocks) {
+            Extent::First => {
                 let [first, second] = blocks.map(|block| idct::flat_sample(block[0], table.first()));
                 let row = _mm_unpacklo_epi64(_mm_set1_epi8(first as i8), _mm_set1_epi8(second as i8));
                 Some([_mm256_broadcastsi128_si256(row); 4])
             }
-            2..=SPARSE_END => idct_sparse(blocks, table),
-            _ => idct_full(blocks, table),
+            Extent::Corner => idct_sparse(blocks, table),
+            Extent::Whole => idct_full(blocks, table),
         };
         if let Some(rows) = rows {
             for (pair, rows) in rows.into_iter().enumerate() {
@@ -48,11 +46,42 @@ unsafe fn idct_pairs(blocks: &[[i16; 64]], ends: &[u8], table: &Dequantiser, sam
                 unsafe { _mm_storeu_si128(lower, second) };
             }
         } else {
-            for (half, block) in blocks.into_iter().take(pair.len()).enumerate() {
+            for (half, block) in blocks.into_iter().take(1 + usize::from(has_second)).enumerate() {
                 idct::block(block, table, &mut samples[16 * index + 8 * half..], stride);
             }
         }
     }
+}
+
+/// Where the coefficients of two blocks lie that are not zero.
+enum Extent {
+    First,
+    /// The first four rows and columns.
+    Corner,
+    Whole,
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn extent(blocks: [&[i16; 64]; 2]) -> Extent {
+    // Two rows of each block at a time.
+    let rows = |pair: usize| {
+        let [first, second]: [&[i16; 16]; 2] = blocks.map(|block| &block.as_chunks().0[pair]);
+        // SAFETY: 16 coefficients are readable at a borrow of them.
+        let first = unsafe { _mm256_loadu_si256(first.as_ptr().cast()) };
+        // SAFETY: likewise.
+        let second = unsafe { _mm256_loadu_si256(second.as_ptr().cast()) };
+        _mm256_or_si256(first, second)
+    };
+    let (rows01, rows23) = (rows(0), rows(1));
+    let lower = _mm256_or_si256(rows(2), rows(3));
+    let right = _mm256_and_si256(_mm256_or_si256(rows01, rows23), _mm256_setr_epi64x(0, -1, 0, -1));
+    let outside = _mm256_or_si256(lower, right);
+    if _mm256_testz_si256(outside, outside) == 0 {
+        return Extent::Whole;
+    }
+    let others = _mm256_or_si256(rows23, _mm256_and_si256(rows01, _mm256_setr_epi64x(!0xffff, -1, -1, -1)));
+    if _mm256_testz_si256(others, others) == 0 { Extent::Corner } else { Extent::First }
 }
 
 /// A row of two blocks, dequantised.

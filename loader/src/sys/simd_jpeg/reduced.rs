@@ -7,6 +7,7 @@ use std::arch::x86_64::*;
 
 use super::idct::{dequantised, exceeds, transposed};
 use super::weights;
+use crate::decode::jpeg::mcu_rows::Blocks;
 use crate::decode::jpeg::pixels::idct::{CONST_BITS, Dequantiser};
 use crate::decode::jpeg::pixels::reduced::{
     self, EVEN_OF_26, INNER_OF_1357, OUTER_OF_1357, SHIFTS_OF_2, SHIFTS_OF_4, TWO_OF_1357,
@@ -15,7 +16,7 @@ use crate::sys::simd::has_avx2;
 
 /// Transforms a row of blocks: block b to the 4 columns from `4 * b` of 4 rows that are `stride` apart. Four columns
 /// behind the last block may be overwritten.
-pub fn row_of_4(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+pub fn row_of_4(blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
     assert!(has_avx2(), "called only where AVX2 is");
     let columns = 4 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && 3 * stride + columns <= samples.len(), "the samples have room");
@@ -23,11 +24,11 @@ pub fn row_of_4(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], s
     /// # Safety
     /// As argued at the only call.
     #[target_feature(enable = "avx2")]
-    unsafe fn kernel(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
-        for (index, pair) in blocks.chunks(2).enumerate() {
-            // An odd last block is made twice, the second time behind the row.
-            let Some(rows) = pair_of_4([&pair[0], &pair[pair.len() - 1]], table) else {
-                for (half, block) in pair.iter().enumerate() {
+    unsafe fn kernel(blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
+        // An odd last block is made twice, the second time behind the row.
+        for (index, (blocks, has_second)) in blocks.pairs().enumerate() {
+            let Some(rows) = pair_of_4(blocks, table) else {
+                for (half, block) in blocks.into_iter().take(1 + usize::from(has_second)).enumerate() {
                     reduced::block_of_4(block, table, &mut samples[8 * index + 4 * half..], stride);
                 }
                 continue;
@@ -116,15 +117,15 @@ fn sums_of_4<const SHIFT: i32>([x04, x26, x13, x57]: [__m256i; 4]) -> [__m256i; 
 
 /// Transforms a row of blocks: block b to the 2 columns from `2 * b` of 2 rows that are `stride` apart. Two columns behind
 /// the last block may be overwritten.
-pub fn row_of_2(blocks: &[[i16; 64]], table: &Dequantiser, samples: &mut [u8], stride: usize) {
+pub fn row_of_2(blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
     assert!(has_avx2(), "called only where AVX2 is");
     let columns = 2 * blocks.len().next_multiple_of(2);
     assert!(columns <= stride && stride + columns <= samples.len(), "the samples have room");
     let (first, second) = samples.split_at_mut(stride);
     let rows = first.as_chunks_mut().0.iter_mut().zip(second.as_chunks_mut().0);
-    for (pair, (first, second)) in blocks.chunks(2).zip(rows) {
+    for ((blocks, _), (first, second)) in blocks.pairs().zip(rows) {
         // SAFETY: AVX2 is there, by the assert.
-        [*first, *second] = unsafe { pair_of_2([&pair[0], &pair[pair.len() - 1]], table) };
+        [*first, *second] = unsafe { pair_of_2(blocks, table) };
     }
 }
 

@@ -7,6 +7,7 @@
 //! coefficients all lie in the first row, where the columns wrap.
 
 use super::reduced;
+use crate::decode::jpeg::mcu_rows::Blocks;
 use crate::sys::simd::Path;
 #[cfg(target_arch = "x86_64")]
 use crate::sys::simd_jpeg;
@@ -22,9 +23,6 @@ pub const SHIFT_COLUMNS: i32 = CONST_BITS - PASS_BITS;
 
 /// What the second pass, over rows, scales down by; 3 for the size of the transform.
 pub const SHIFT_ROWS: i32 = CONST_BITS + PASS_BITS + 3;
-
-/// Coefficients in zig-zag order that lie in the first four rows and columns.
-pub const SPARSE_END: u8 = 10;
 
 /// One, as a constant.
 pub const ONE: i32 = 1 << CONST_BITS;
@@ -82,20 +80,8 @@ impl Dequantiser {
 }
 
 /// Transforms a row of blocks to samples: block b to the `side` columns from `side * b` of as many rows that are `stride`
-/// apart. `side`: 8, or 4, 2, 1 for a reduced image. `ends` tells for each block how many coefficients in zig-zag order
-/// hold all that are not zero. 16 columns behind the last block may be overwritten.
-pub fn block_row(
-    path: Path,
-    side: usize,
-    blocks: &[[i16; 64]],
-    ends: &[u8],
-    table: &Dequantiser,
-    samples: &mut [u8],
-    stride: usize,
-) {
-    // The portable transform looks for itself.
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = ends;
+/// apart. `side`: 8, or 4, 2, 1 for a reduced image. 16 columns behind the last block may be overwritten.
+pub fn block_row(path: Path, side: usize, blocks: Blocks<'_>, table: &Dequantiser, samples: &mut [u8], stride: usize) {
     let each = |samples: &mut [u8], block: fn(&[i16; 64], &Dequantiser, &mut [u8], usize)| {
         for (index, coefficients) in blocks.iter().enumerate() {
             block(coefficients, table, &mut samples[side * index..], stride);
@@ -107,7 +93,7 @@ pub fn block_row(
         (2, Path::Portable) => each(samples, reduced::block_of_2),
         (1, _) => each(samples, reduced::block_of_1),
         #[cfg(target_arch = "x86_64")]
-        (8, Path::Avx2) => simd_jpeg::idct::row(blocks, ends, table, samples, stride),
+        (8, Path::Avx2) => simd_jpeg::idct::row(blocks, table, samples, stride),
         #[cfg(target_arch = "x86_64")]
         (4, Path::Avx2) => simd_jpeg::reduced::row_of_4(blocks, table, samples, stride),
         #[cfg(target_arch = "x86_64")]

@@ -14,7 +14,7 @@ pub mod upsample;
 use std::ops::Range;
 
 use super::frame::{Colour, Frame};
-use super::scan::McuRow;
+use super::mcu_rows::McuRows;
 use crate::decode::{Region, STRIP_ROWS, STRIP_SLACK, Strip};
 use crate::sys::simd::Path;
 use plane::Plane;
@@ -114,11 +114,11 @@ impl Rows {
         (first[1]..end[1], first[0]..end[0])
     }
 
-    /// Takes the next row of MCUs. All strips of those before were taken.
-    pub fn push(&mut self, row: &McuRow) {
+    /// Takes the next row of MCUs, row `row` of `rows`. All strips of those before were taken.
+    pub fn push(&mut self, rows: &McuRows, row: usize) {
         assert_eq!(self.row, self.row_ready, "rows that were not taken");
         for (component, plane) in self.planes.iter_mut().enumerate().take(self.count) {
-            plane.fill(self.path, self.mcu_row, row, component);
+            plane.fill(self.path, self.mcu_row, (rows, row), component);
         }
         self.mcu_row += 1;
         let reached = self.mcu_row * self.mcu_height;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::idct::{self, Dequantiser};
 use super::upsample::{Sources, Upsampling};
-use super::{BLOCK, Frame, McuRow, grow};
+use super::{BLOCK, Frame, McuRows, grow};
 use crate::sys::simd::Path;
 
 /// Bytes before the first sample of a row, of which the last is the sample's neighbour at the left border.
@@ -76,9 +76,10 @@ impl Plane {
         [across, down]
     }
 
-    /// Transforms what is needed of row `mcu_row` of MCUs, of which this is component `component`.
-    pub(super) fn fill(&mut self, path: Path, mcu_row: usize, mcus: &McuRow, component: usize) {
-        let (blocks, ends) = (mcus.blocks(component), mcus.ends(component));
+    /// Transforms what is needed of row `mcu_row` of MCUs, of which this is component `component`; of `mcus` it is the row
+    /// of that number.
+    pub(super) fn fill(&mut self, path: Path, mcu_row: usize, (mcus, row): (&McuRows, usize), component: usize) {
+        let blocks = mcus.blocks(component, row);
         let blocks_across = mcus.mcus().len() * self.factors[0];
         let first = self.blocks.start - mcus.mcus().start * self.factors[0];
         if self.keeps_last {
@@ -93,8 +94,7 @@ impl Plane {
             let needed = blocks_across * block_row + first..blocks_across * block_row + first + self.blocks.len();
             let start = (1 + self.side * block_row) * self.stride;
             let samples = &mut self.samples[start + MARGIN..start + self.side * self.stride];
-            let (blocks, ends) = (&blocks[needed.clone()], &ends[needed]);
-            idct::block_row(path, self.side, blocks, ends, &self.table, samples, self.stride);
+            idct::block_row(path, self.side, blocks.range(needed), &self.table, samples, self.stride);
             if self.upsampling.looks_beside()[0] {
                 self.extend(start);
             }

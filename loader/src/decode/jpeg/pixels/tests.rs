@@ -105,23 +105,22 @@ impl Picture {
     /// A region of its pixels, reduced.
     fn region(&self, rows: &mut Rows, frame: &Frame, region: Region, reduction: u32) -> Vec<u8> {
         let (down, across) = rows.start(frame, region, reduction);
-        let mut mcus = McuRow::default();
+        let mut mcus = McuRows::default();
         let mut pixels = Vec::new();
         for down in down {
-            mcus.clear(frame, across.clone());
+            mcus.start(frame, across.clone(), 1);
             for component in 0..frame.count {
                 let [h, v] = self.sampling[component];
                 let stride = across.len() * h;
-                let (blocks, ends) = mcus.blocks_mut(component);
+                let first = mcus.first(component);
                 for (column, across) in across.clone().enumerate() {
                     for (index, block) in self.mcu(component, across, down).enumerate().take(h * v) {
                         let place = index / h * stride + column * h + index % h;
-                        blocks[place] = *block;
-                        ends[place] = end_of(block);
+                        *mcus.block_mut(first + place, 0) = *block;
                     }
                 }
             }
-            rows.push(&mcus);
+            rows.push(&mcus, 0);
             while let Some(strip) = rows.next_strip() {
                 append(&mut pixels, &strip, region.width as usize);
             }
@@ -163,11 +162,6 @@ fn append(pixels: &mut Vec<u8>, strip: &Strip<'_>, width: usize) {
     for row in 0..strip.rows as usize {
         pixels.extend_from_slice(&strip.bytes[row * strip.stride..][..3 * width]);
     }
-}
-
-fn end_of(block: &[i16; 64]) -> u8 {
-    let last = (1..64).rev().find(|&place| block[usize::from(NATURAL_ORDER[place])] != 0);
-    last.map_or(1, |place| place as u8 + 1)
 }
 
 /// Entropy-coded data in the making.
