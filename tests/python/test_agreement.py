@@ -94,6 +94,15 @@ def test_another_dataset_is_refused(launch, dataset, tmp_path) -> None:
     assert "number of shards is 4 at rank 0 and 2 at rank 1" in said[1][1]
 
 
+def test_datasets_of_other_names_are_refused(launch, dataset, tmp_path) -> None:
+    other = tmp_path / "other.tar"
+    other.write_bytes(dataset.shards[0].read_bytes())
+    said = launch((dataset.pattern, {}, ITERATE), (str(other), {}, ITERATE), kind="torchrun")
+    assert said[0] == ["went on"]
+    assert 'dataset is "part-{000000..000003}.tar" at rank 0 and "other.tar" at rank 1' in said[1][1]
+    assert "or name= to loaders that not every rank has" in said[1][1]
+
+
 def test_another_world_size_is_refused(launch, dataset) -> None:
     said = launch(
         (dataset.pattern, {}, ITERATE), (dataset.pattern, {"rank": 1, "world_size": 3}, ITERATE), kind="torchrun"

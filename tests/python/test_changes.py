@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import lzma
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -229,3 +231,28 @@ except feedline.SidecarExitError as error: say(str(error), error.epoch)
     [[words, epoch]], _errors = script(code, dataset.pattern).finish()
     assert "SIGKILL ended it" in words and "resume at epoch 0" in words
     assert epoch == 0
+
+
+def test_what_ends_the_stream_behind_an_epoch_concerns_the_next(load, serve, tmp_path, caplog) -> None:
+    """Though what is told of an epoch is asked of the stream at its end."""
+    caplog.set_level(logging.INFO, "feedline")
+    shard = write_shards(tmp_path, 1)[0]
+    loader = load(str(shard), sidecar=serve("--workers", "1").socket, fields=FIELDS, batch_size=25, slots=4, timeout=20)
+    iterator = iter(loader)
+    count = len(loader)
+    for _ in range(count - 4):
+        next(iterator)
+    # The rest is made; the next epoch, which is read ahead, fails.
+    time.sleep(0.3)
+    (tmp_path / "new").mkdir()
+    with shard.open("r+b") as file:
+        file.write(write_shards(tmp_path / "new", 2)[0].read_bytes())
+    for _ in range(4):
+        next(iterator)
+        time.sleep(0.1)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert loader.state_dict()["epoch"] == 1
+    began = time.monotonic()
+    assert len(list(loader)) == count
+    assert time.monotonic() - began < 15, "it does not wait for a stream that has ended"

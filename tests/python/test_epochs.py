@@ -112,3 +112,15 @@ def test_the_trace_is_of_what_the_state_accounts_for() -> None:
     epochs.restore(0, 0, None)
     iterate(epochs, 5)
     assert epochs.trace() is None
+
+
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_a_batch_before_an_error_counts(batches: int) -> None:
+    epochs = Epochs()
+    run = epochs.begin()
+    for batch in range(batches):
+        run.take(2 * (batch + 1), False, (1, 0))
+    run.fail()
+    run.is_live = False
+    assert epochs.state() == (0, 2 * batches)
+    assert epochs.trace() == (batches, 0)

@@ -125,15 +125,22 @@ def meeting() -> Meeting | None:
     return _meeting
 
 
+def _numbered(name: str) -> str:
+    """The name with its number among those of this process."""
+    return f"{name}/{next(_made.setdefault(name, itertools.count()))}"
+
+
 class Agreement:
     """One loader's part in what the ranks compare.
 
     Args:
-        name: Name of the loader's job. Ranks make loaders of one name in the same order.
+        name: The name that the loader was given. Ranks make loaders of one name in the same order, and start to iterate over
+            those without one in the same order: what they are called after, their dataset, may be what ranks disagree about.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = f"{name}/{next(_made.setdefault(name, itertools.count()))}"
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self._place = None if name is None else _numbered(name)
         self._has_offered_job = False
         #: The process that made it; a copy within it is another loader.
         self.pid = os.getpid()
@@ -151,10 +158,13 @@ class Agreement:
         """
         if self._has_offered_job or spec["world_size"] == 1:
             return
+        if self._place is None:
+            self._place = _numbered("")
         names = "\n".join(os.path.basename(path) for path in spec["shards"])
         offered = {
             **{name: value for name, value in spec.items() if name not in _OWN},
             # Nodes may keep a dataset in different folders.
+            **({"dataset": spec["name"]} if self.name is None else {}),
             "number of shards": len(spec["shards"]),
             "hash of the shards' names": _hash(names.encode()),
             "samples": info["sample_count"],
@@ -185,7 +195,7 @@ class Agreement:
             return
         try:
             text = json.dumps([rank, offered])
-            other_rank, other = json.loads(place.first(f"{self._name}/{what}", text))
+            other_rank, other = json.loads(place.first(f"{self._place}/{what}", text))
         except Exception as error:  # A store has errors of many libraries; none of them says that ranks disagree.
             logger.warning("cannot compare %s with other ranks: %s", what, error)
             return
@@ -196,8 +206,9 @@ class Agreement:
                 f"{name} is {_shown(other.get(name))} at rank {other_rank} and {_shown(offered.get(name))} at rank {rank}"
                 for name in differing
             )
+            other_loader = "" if self.name is not None else ", or name= to loaders that not every rank has"
             raise ValueError(
-                f"the ranks disagree about loader {self._name}: {words}; give every rank the same arguments, dataset and state"
+                f"the ranks disagree about loader {self._place}: {words}; give every rank the same arguments, dataset and state{other_loader}"
             )
 
 

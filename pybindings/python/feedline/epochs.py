@@ -35,6 +35,7 @@ class Run:
         batches: How many batches were taken.
         is_complete: Whether every batch was taken.
         is_live: Whether someone still iterates.
+        has_failed: Whether an error ended it.
         first: The trace of a first batch that does not count as long as it is the only one.
         account: Where what counts is added.
     """
@@ -45,13 +46,20 @@ class Run:
     batches: int = 0
     is_complete: bool = False
     is_live: bool = True
+    has_failed: bool = False
     first: Lanes = trace.EMPTY
     account: Account = field(default_factory=Account)
 
     @property
     def counts(self) -> bool:
-        """Whether it was more than a look at the first batch."""
-        return self.is_complete or self.batches > 1
+        """Whether it was more than a look at the first batch, which a batch before an error is, too."""
+        return self.is_complete or self.batches > 1 or (self.has_failed and self.batches > 0)
+
+    def fail(self) -> None:
+        """Notes that an error has ended it: what was taken before was trained on."""
+        self.has_failed = True
+        self.account.add(self.first)
+        self.first = trace.EMPTY
 
     def take(self, end_position: int, is_complete: bool, lanes: Lanes) -> None:
         """Notes a batch that the trainer has: where it ends, whether it is the epoch's last, and its trace."""
@@ -135,6 +143,6 @@ class Epochs:
             return self.upcoming()
         if last.is_complete and not last.is_live:
             return last.epoch + 1, 0
-        if last.is_live or last.batches > 1:
+        if last.is_live or last.counts:
             return last.epoch, last.position
         return last.epoch, last.start

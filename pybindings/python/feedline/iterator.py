@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from . import forks, sidecar
 from .connection import Connection, Tally
 from .epochs import Run
-from .errors import ForkedError, SidecarExitError
+from .errors import ForkedError, LoaderError, SidecarExitError
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -50,6 +49,7 @@ class BatchIterator(Iterator[Any]):
             taken = self._take()
         except BaseException as error:
             self._has_failed = True
+            self._run.fail()
             self._check_process()
             if isinstance(error, SidecarExitError):
                 sidecar.explain(error, self._connection.socket)
@@ -72,9 +72,14 @@ class BatchIterator(Iterator[Any]):
         self._run.is_complete = True
         connection = self._connection
         if connection is not None and logger.isEnabledFor(logging.INFO):
-            # A sidecar that has shut down meanwhile has delivered the epoch all the same.
-            with suppress(SidecarExitError):
-                logger.info("%s", self._tally.words(self._run.epoch, connection.summary()))
+            try:
+                summary = connection.summary()
+            except LoaderError as error:
+                # The epoch has been delivered all the same; what ended the stream concerns the next.
+                self._has_failed = True
+                logger.info("epoch %d is complete; its stream has ended since: %s", self._run.epoch, error)
+            else:
+                logger.info("%s", self._tally.words(self._run.epoch, summary))
         self._leave()
 
     def _leave(self) -> None:

@@ -292,7 +292,7 @@ class Loader:
         self._check_framework()
         _native.check_spec(json.dumps(spec))
         self._epochs = Epochs()
-        self._agreement = Agreement(spec["name"])
+        self._agreement = Agreement(name or None)
         #: The trace of a restored state, until this process's rank is known.
         self._loaded_trace: Mapping[str, Any] | None = trace.NOTHING
         self._has_rank = False
@@ -482,7 +482,7 @@ class Loader:
         epoch, position = state["_epochs"]
         self._epochs.restore(epoch, position, None)
         if self._agreement.pid == os.getpid():
-            self._agreement = Agreement(self._job.spec["name"])
+            self._agreement = Agreement(self._agreement.name)
         self._reset()
 
     def __repr__(self) -> str:

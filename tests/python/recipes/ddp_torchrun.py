@@ -59,4 +59,5 @@ while step < args.steps:
     distributed.all_reduce(total)
     if rank == 0:
         print(f"epoch {loader.epoch}: {total.item()} images on {distributed.get_world_size()} ranks", flush=True)
+distributed.barrier()  # Else Gloo's thread may still hold the last sum when Python ends, and abort.
 distributed.destroy_process_group()

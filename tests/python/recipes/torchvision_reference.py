@@ -93,6 +93,7 @@ with torch.inference_mode():
         counts += torch.stack([(average(images).argmax(1) == labels).sum(), torch.tensor(len(labels), device=device)])
 if distributed.is_initialized():
     distributed.all_reduce(counts)
+    distributed.barrier()  # Else Gloo's thread may still hold the sum when Python ends, and abort.
     distributed.destroy_process_group()
 if is_first:
     print(f"accuracy {counts[0].item() / counts[1].item():.4f} of {counts[1].item()} images")
