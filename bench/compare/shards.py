@@ -86,7 +86,7 @@ def optimised(pattern: str) -> str:
 def optimise(pattern: str) -> None:
     """Rewrites the shards without loss, by the command that users have."""
     target = Path(optimised(pattern)).parent
-    command = [str(Path(sys.executable).parent / "feedline"), "optimize", pattern, str(target)]
+    command = [sys.executable, "-m", "feedline", "optimize", pattern, str(target)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=16, help="workers of DataLoader")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--parts", help="only these, with commas between")
+    parser.add_argument("--optimise", action="store_true", help="also from shards as `feedline optimize` rewrites them")
     parser.add_argument("--models", default="resnet50:256,resnet18:512")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -66,9 +67,14 @@ def main() -> None:
             ("copies", lambda: copies(pattern)),
             ("trainer_cpu", lambda: trainer_cpu(pattern)),
         ]
+        patterns = {"feedline": pattern}
+        if options.optimise:
+            packing.optimise(pattern)
+            packing.warm(Path(scratch))
+            patterns["feedline_optimised"] = packing.optimised(pattern)
         for model in options.models.split(","):
             name, _, batch = model.partition(":")
-            parts.append((model, lambda name=name, batch=int(batch): training(pattern, name, batch, options)))  # type: ignore[misc]
+            parts.append((model, lambda name=name, batch=int(batch): training(patterns, name, batch, options)))  # type: ignore[misc]
         for part, measure in parts:
             if wanted is not None and part not in wanted:
                 continue
@@ -156,8 +162,8 @@ def process_time() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def training(pattern: str, model_name: str, batch_size: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Images/s of training steps fed by each contender, in interleaved rounds."""
+def training(patterns: dict[str, str], model_name: str, batch_size: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Images/s of training steps fed by each contender, in interleaved rounds; Feedline from each of `patterns`."""
     model = getattr(torchvision.models, model_name)().cuda().to(torch.bfloat16, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
     loss = torch.nn.CrossEntropyLoss()
@@ -168,15 +174,16 @@ def training(pattern: str, model_name: str, batch_size: int, options: argparse.N
         optimizer.step()
 
     contenders: dict[str, Batches] = {}
-    fed = feedline_loader(pattern, batch_size, device="cuda", output=OUTPUT)
-    live: list[Any] = []
-    contenders["feedline"] = forever(fed, live)
-    first = next(contenders["feedline"])
+    fed = {name: feedline_loader(pattern, batch_size, device="cuda", output=OUTPUT) for name, pattern in patterns.items()}
+    live: dict[str, list[Any]] = {name: [] for name in fed}
+    for name, loader in fed.items():
+        contenders[name] = forever(loader, live[name])
+        first = next(contenders[name])
     kept = [(torch.randint(0, 256, (batch_size, 3, SIZE, SIZE), dtype=torch.uint8).contiguous(memory_format=torch.channels_last).pin_memory(),
              torch.randint(0, 1000, (batch_size,)).pin_memory()) for _ in range(6)]  # fmt: skip
     contenders["ceiling"] = ahead(itertools.cycle(kept))
     for decode in ("torchvision", "pil"):
-        samples = TarSamples(pattern, "train", decode)
+        samples = TarSamples(patterns["feedline"], "train", decode)
         # One long epoch, so that it is never held up by the start of another.
         loader = DataLoader(samples, batch_size, sampler=RandomSampler(samples, num_samples=1_000 * len(samples)), drop_last=True,
                             num_workers=options.workers, persistent_workers=True, prefetch_factor=2, pin_memory=True)  # fmt: skip
@@ -184,24 +191,25 @@ def training(pattern: str, model_name: str, batch_size: int, options: argparse.N
         next(contenders[f"dataloader_{decode}"])
     for _ in range(15):
         step(*first)
-    names = ["ceiling", "feedline", "dataloader_torchvision", "dataloader_pil"]
+    names = ["ceiling", *fed, "dataloader_torchvision", "dataloader_pil"]
     rows: dict[str, dict[str, list[float]]] = {name: {} for name in names}
-    verdicts: list[Any] = []
+    verdicts: dict[str, list[Any]] = {name: [] for name in fed}
     for _ in range(options.rounds):
         for name in names:
             # What was prefetched while others ran is used up first.
             measured = one_round(contenders[name], step, batch_size, options.seconds, skip_s=options.seconds / 2)
             for key, value in measured.items():
                 rows[name].setdefault(key, []).append(value)
-            if name == "feedline":
+            if name in fed:
                 # Since its last epoch began, which is within the round.
-                said = live[-1]._connection.summary()
-                verdicts.append({key: said[key] for key in ("verdict", "images_per_s", "client")})
+                said = live[name][-1]._connection.summary()
+                verdicts[name].append({key: said[key] for key in ("verdict", "images_per_s", "client")})
     shown = {name: {key: spread(values) for key, values in measured.items()} for name, measured in rows.items()}
     ceiling = shown["ceiling"]["images_per_s"]["median"]
     for measured in shown.values():
         measured["share_of_ceiling"] = measured["images_per_s"]["median"] / ceiling  # type: ignore[assignment]
-    fed.close()
+    for loader in fed.values():
+        loader.close()
     return {"contenders": shown, "feedline_says": verdicts}
 
 
