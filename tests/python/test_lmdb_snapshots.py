@@ -270,6 +270,35 @@ def test_a_resume_counts_positions(load, tmp_path) -> None:
     assert len(values_of(loader)) == 13, "a state that does not say is taken at its word"
 
 
+@pytest.mark.parametrize("other", [{"indices": [1, 0, *range(2, 20)]}, {"weights": [1.0] * 20}, {}], ids=["subset", "weights", "none"])
+def test_a_resume_knows_its_selection(load, tmp_path, other: dict[str, Any]) -> None:
+    shard = tmp_path / "s.tar"
+    datasets.write_shard(shard, [(f"{number}.value", b"%d" % number) for number in range(20)])
+    selection = {"indices": list(range(20))}
+    state = interrupted(load(shard, fields=VALUES, batch_size=4, **selection), 2)
+    loader = load(shard, fields=VALUES, batch_size=4, **other)
+    with pytest.raises(ValueError, match="indices, weights or a Join of hash .* make the loader with the same ones"):
+        loader.load_state_dict(state)
+    same = load(shard, fields=VALUES, batch_size=4, **selection)
+    same.load_state_dict(state)
+    assert len(values_of(same)) == 12
+
+
+def test_a_resume_knows_its_join(load, tmp_path) -> None:
+    for name in ("left", "right"):
+        datasets.write_shard(tmp_path / f"{name}.tar", [(f"{number}.value", b"%d" % number) for number in range(20)])
+    parts = {name: str(tmp_path / f"{name}.tar") for name in ("left", "right")}
+    fields = {"value": feedline.Int("left.value"), "other": feedline.Int("right.value")}
+    state = interrupted(load(feedline.Join(parts), fields=fields, batch_size=4), 2)
+    reversed_parts = dict(reversed(parts.items()))
+    for dataset, taken in ((feedline.Join(reversed_parts), fields), (parts["left"], VALUES)):
+        with pytest.raises(ValueError, match="the same position is another sample"):
+            load(dataset, fields=taken, batch_size=4).load_state_dict(state)
+    same = load(feedline.Join(parts), fields=fields, batch_size=4)
+    same.load_state_dict(state)
+    assert len(values_of(same)) == 12
+
+
 # The trainer's side.
 
 

@@ -6,9 +6,10 @@ import json
 import logging
 from array import array
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from . import _native, forks, starved, tensors
+from . import _native, forks, resume, starved, tensors
 from .batch import Batch, FaultReport, make_batch
 from .device import DeviceFeed, PinnedRing
 from .mixing import Mixing, Place
@@ -53,6 +54,11 @@ class Job:
     images: tuple[int, ...] = ()
     mixing: Mixing | None = None
     is_nvtx: bool = False
+
+    @cached_property
+    def selection(self) -> str | None:
+        """A hash of what says, beside the shards, which sample a position is: subset, weights, join; None for none of them."""
+        return resume.hash_of_selection(self.indices, self.weights, self.spec["rules"].get("join"))
 
     def place(self, info: _native.BatchInfo) -> Place:
         """Where the batch stands that `info` describes."""

@@ -389,6 +389,7 @@ class Loader:
             fixed.update(self._expected)
         elif self._info is not None:
             fixed.update(resume.remembered(self._info))
+        fixed["selection"] = self._job.selection
         return {"version": 1, "epoch": epoch, "position": position, **fixed, "trace": self._trace_of(self._epochs.trace())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -398,6 +399,7 @@ class Loader:
         LMDB database may have changed, it warns.
         """
         numbers = arguments.state_numbers(state, self._job.spec)
+        resume.check_selection(state, self._job.selection)
         self._loaded_trace = trace.check_saved(state.get("trace"))
         self._has_rank = False
         self._epochs.restore(*numbers, None)

@@ -1,13 +1,17 @@
 """What a state remembers of the dataset, and what a resumed run makes of a change.
 
-A position is a sample only in the dataset that it was taken in. So a state has the number of positions of an epoch and,
-of LMDB databases, which snapshot was read and a hash of its samples' keys.
+A position is a sample only in the dataset that it was taken in. So a state has the number of positions of an epoch, a hash
+of what else says which sample a position is (a subset, weights, a join) and, of LMDB databases, which snapshot was read and a
+hash of its samples' keys. Of tars it has no hash of the keys: that the same names hold other samples is not noticed.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+from array import array
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 logger = logging.getLogger("feedline")
@@ -20,6 +24,34 @@ def remembered(info: Mapping[str, Any]) -> dict[str, Any]:
     """What a state has of the dataset of an open stream."""
     databases = [{name: database[name] for name in ("transaction", "root", "keys")} for database in info["databases"]]
     return {"positions": info["epoch_positions"], "databases": databases}
+
+
+def hash_of_selection(indices: array[int] | None, weights: array[float] | None, join: Mapping[str, Any] | None) -> str | None:
+    """A hash of a job's subset, weights and join; None where it has none of them."""
+    if indices is None and weights is None and join is None:
+        return None
+    digest = blake2b(digest_size=16)
+    for name, numbers in (("indices", indices), ("weights", weights)):
+        if numbers is not None:
+            digest.update(f"{name} {len(numbers)} ".encode())
+            digest.update(numbers)
+    # How many shards a part has says nothing of its samples.
+    parts = None if join is None else [(part["name"], part["keys"]) for part in join["parts"]]
+    digest.update(json.dumps(parts).encode())
+    return digest.hexdigest()
+
+
+def check_selection(state: Mapping[str, Any], selection: str | None) -> None:
+    """Compares the hash of `hash_of_selection` in a state with a loader's; a state of before there was one has none.
+
+    Raises:
+        ValueError: They differ.
+    """
+    if state.get("selection", selection) != selection:
+        raise ValueError(
+            f"this state belongs to indices, weights or a Join of hash {state['selection']}, the loader's have {selection} (None "
+            "is none of them), so the same position is another sample: make the loader with the same ones"
+        )
 
 
 def check(expected: Mapping[str, Any], info: Mapping[str, Any]) -> None:
