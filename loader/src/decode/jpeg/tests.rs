@@ -59,6 +59,19 @@ fn an_image_takes_nothing_from_those_before_it() {
     }
 }
 
+#[test]
+fn a_refused_image_has_no_warnings_of_the_one_before_it() {
+    let mut decoder = JpegDecoder::new().expect("decoder");
+    pixels(&mut decoder, &example("restart-out-of-turn.jpg")).expect("decodes");
+    assert!(decoder.warnings() > 0);
+    // Samples of no bits: libjpeg is not asked.
+    let mut refused = example("420.jpg");
+    let frame = refused.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
+    refused[frame + 4] = 0;
+    assert_eq!(pixels(&mut decoder, &refused).expect_err("refused").class, FaultClass::Unsupported);
+    assert_eq!(decoder.warnings(), 0);
+}
+
 /// What becomes of a region: its pixels or the words of a fault, and the warnings.
 type Outcome = (Result<Vec<u8>, (FaultClass, String)>, u32);
 

@@ -24,13 +24,15 @@ pub struct TurboDecoder {
     codec: Codec,
     strip: Vec<u8>,
     cmyk: Vec<u8>,
+    /// Whether libjpeg has seen the last image: it may have been refused before.
+    is_seen: bool,
     is_cut_off: bool,
 }
 
 impl TurboDecoder {
     /// A decoder without an image.
     pub fn new() -> Result<Self> {
-        Ok(Self { codec: Codec::new()?, strip: Vec::new(), cmyk: Vec::new(), is_cut_off: false })
+        Ok(Self { codec: Codec::new()?, strip: Vec::new(), cmyk: Vec::new(), is_seen: false, is_cut_off: false })
     }
 
     /// Reads the header of `bytes`.
@@ -40,11 +42,13 @@ impl TurboDecoder {
         pixels_max: u64,
         spec: &DecodeSpec,
     ) -> Result<TurboImage<'image>, SampleFault> {
+        self.is_seen = false;
         self.is_cut_off = false;
         if let Some(name) = markers::refused_coding(bytes) {
             return Err(unsupported(format!("{name} is not decoded")));
         }
         let memory_max = pixels_max.saturating_mul(PIXEL_BYTES_MAX).saturating_add(ALLOCATION_EXTRA);
+        self.is_seen = true;
         let mut opened = self.codec.open(bytes, memory_max)?;
         let header = *opened.header();
         check_size("JPEG", header.width, header.height, pixels_max)?;
@@ -78,7 +82,7 @@ impl TurboDecoder {
 
     /// Oddities passed over in the last image.
     pub fn warnings(&self) -> u32 {
-        self.codec.warnings()
+        if self.is_seen { self.codec.warnings() } else { 0 }
     }
 
     /// Whether the last image was cut off and opened all the same.
