@@ -6,10 +6,12 @@
 mod convert;
 mod inspect;
 mod output;
+mod record;
 mod serve;
 mod serve_file;
 mod status;
 mod status_table;
+mod verdict;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -31,6 +33,8 @@ enum Command {
     Status(status::StatusArguments),
     Convert(convert::ConvertArguments),
     Inspect(inspect::InspectArguments),
+    Record(record::RecordArguments),
+    Verdict(verdict::VerdictArguments),
 }
 
 /// Runs the command with `arguments`, the program's name first.
@@ -48,6 +52,8 @@ pub fn main_from(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Record(arguments) => record::run(&arguments),
+        Command::Verdict(arguments) => verdict::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
