@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use feedline_loader::telemetry::gpu::{GpuFaultKind, GpuName, LiveOptions, LiveSource};
 use feedline_loader::{Error, Result};
-use rustix::process::{Pid, test_kill_process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Record a GPU's utilisation, power, clocks and counters, for `feedline verdict`.
 ///
@@ -41,16 +43,14 @@ pub fn run(arguments: &RecordArguments) -> Result<()> {
     let gpus = arguments.gpu.iter().map(|name| GpuName::parse(name)).collect::<Result<Vec<_>>>()?;
     let watched = arguments.pid.map(watched_process).transpose()?;
     let (mut out, name): (Box<dyn Write>, PathBuf) = match &arguments.out {
-        Some(path) => {
-            (Box::new(File::create(path).map_err(|source| Error::io("create", path, source))?), path.clone())
-        }
+        Some(path) => (Box::new(File::create(path).map_err(|source| Error::io("create", path, source))?), path.clone()),
         None => (Box::new(io::stdout().lock()), "standard output".into()),
     };
     let interval = Duration::from_millis(arguments.interval);
     let source = LiveSource::start(LiveOptions { gpus, interval, pid: arguments.pid, ..LiveOptions::default() })?;
     let until = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut told: Option<GpuFaultKind> = None;
-    while until.is_none_or(|until| Instant::now() < until) && watched.is_none_or(is_there) {
+    while until.is_none_or(|until| Instant::now() < until) && watched.as_ref().is_none_or(is_running) {
         let left = until.map_or(LOOK_EVERY, |until| until.saturating_duration_since(Instant::now()).min(LOOK_EVERY));
         let Some(sample) = source.next(left) else { continue };
         let kind = sample.error.as_ref().map(|fault| fault.kind);
@@ -78,15 +78,17 @@ pub fn run(arguments: &RecordArguments) -> Result<()> {
     }
 }
 
-fn watched_process(pid: u32) -> Result<Pid> {
-    let there = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|pid| is_there(*pid));
-    there.ok_or_else(|| Error::config(format!("--pid {pid}: there is no such process")))
+/// A handle of the process, which another one of the same number later is not.
+fn watched_process(pid: u32) -> Result<OwnedFd> {
+    let there = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH);
+    there.and_then(|pid| pidfd_open(pid, PidfdFlags::empty())).map_err(|error| match error {
+        rustix::io::Errno::SRCH => Error::config(format!("--pid {pid}: there is no such process")),
+        other => Error::system("watch the process of --pid", other),
+    })
 }
 
-/// Whether the process lives; one of another user does, though it may not be signalled.
-fn is_there(pid: Pid) -> bool {
-    match test_kill_process(pid) {
-        Err(rustix::io::Errno::SRCH) => false,
-        Ok(()) | Err(_) => true,
-    }
+/// Whether it runs: its handle can be read once it does not.
+fn is_running(process: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&now)), Ok(ready) if ready > 0)
 }

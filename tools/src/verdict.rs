@@ -84,7 +84,11 @@ fn load<T>(
     let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
     let Recording { records, skipped } = read(BufReader::new(file), path)?;
     if let Some((line, why)) = skipped.first {
-        notices.push(format!("{}: {} skipped, the first is line {line}: {why}", path.display(), counted(skipped.count, "line")));
+        notices.push(format!(
+            "{}: {} skipped, the first is line {line}: {why}",
+            path.display(),
+            counted(skipped.count, "line")
+        ));
     }
     if records.is_empty() {
         notices.push(format!("{}: nothing was recorded", path.display()));

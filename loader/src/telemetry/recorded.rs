@@ -95,7 +95,11 @@ fn read<T>(
             break;
         }
         if bytes as u64 == LINE_BYTES_MAX && line.last() != Some(&b'\n') {
-            return Err(Error::shard(path, offset, format!("a line has more than {LINE_BYTES_MAX} bytes: not JSON lines")));
+            return Err(Error::shard(
+                path,
+                offset,
+                format!("a line has more than {LINE_BYTES_MAX} bytes: not JSON lines"),
+            ));
         }
         number += 1;
         offset += bytes as u64;

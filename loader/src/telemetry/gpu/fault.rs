@@ -62,7 +62,9 @@ impl GpuFaultKind {
             Self::NoDriver => "load the NVIDIA driver",
             Self::NoLibrary => "there is no GPU here, or the container lacks NVIDIA_DRIVER_CAPABILITIES=utility",
             Self::NoSuchGpu => "name a GPU by its UUID or PCI id, as nvidia-smi -L and nvidia-smi -q show them",
-            Self::Timeout => "the driver does not answer, which a GPU that is about to be lost does too: look at the kernel log",
+            Self::Timeout => {
+                "the driver does not answer, which a GPU that is about to be lost does too: look at the kernel log"
+            }
             Self::Other => "nvidia-smi may say more",
         }
     }

@@ -140,7 +140,9 @@ impl<'nvml> Watched<'nvml> {
             .call("device handle", || nvml.device_by_uuid(identity.uuid.as_str()))
             .map_err(|error| fault("device handle", &error))?;
         let part = clock
-            .call("MIG part", || Ok::<_, NvmlError>((device.mig_parent_device()?, raw::gpu_instance_id(nvml, &device)?)))
+            .call("MIG part", || {
+                Ok::<_, NvmlError>((device.mig_parent_device()?, raw::gpu_instance_id(nvml, &device)?))
+            })
             .ok();
         let whole = part.as_ref().map_or(&device, |(whole, _)| whole);
         let has_gpm = clock.call("GPM support", || whole.gpm_support()).unwrap_or(false);
@@ -169,7 +171,8 @@ impl<'nvml> Watched<'nvml> {
         }
         sample.temp_c = asked.ask("temperature", || device.temperature(TemperatureSensor::Gpu)).map(f64::from);
         sample.jpg_util = asked.ask("JPEG engine", || raw::jpg_utilization(self.nvml, device)).map(f64::from);
-        sample.dec_util = asked.ask("video decoder", || device.decoder_utilization()).map(|share| share.utilization.into());
+        sample.dec_util =
+            asked.ask("video decoder", || device.decoder_utilization()).map(|share| share.utilization.into());
         sample.pcie_gen = asked.ask("PCIe generation", || device.current_pcie_link_gen()).map(u64::from);
         sample.pcie_gen_max = asked.ask("highest PCIe generation", || device.max_pcie_link_gen()).map(u64::from);
         sample.pcie_width = asked.ask("PCIe width", || device.current_pcie_link_width()).map(u64::from);
@@ -185,7 +188,13 @@ impl<'nvml> Watched<'nvml> {
 }
 
 impl<'nvml> GpmReader<'nvml> {
-    fn read(&mut self, nvml: &'nvml Nvml, device: &Device<'nvml>, asked: &mut Asked<'_>, util: Option<f64>) -> Option<Gpm> {
+    fn read(
+        &mut self,
+        nvml: &'nvml Nvml,
+        device: &Device<'nvml>,
+        asked: &mut Asked<'_>,
+        util: Option<f64>,
+    ) -> Option<Gpm> {
         if self.last.as_ref().is_some_and(|(taken, _)| taken.elapsed() < GPM_INTERVAL) {
             return None;
         }
@@ -193,9 +202,10 @@ impl<'nvml> GpmReader<'nvml> {
             Some((whole, id)) => whole.gpm_mig_sample(*id),
             None => device.gpm_sample(),
         })?;
-        let counters = self.last.as_ref().and_then(|(_, last)| {
-            asked.ask("GPM counters", || gpm_metrics_get(nvml, last, &now, &GPM_METRICS))
-        });
+        let counters = self
+            .last
+            .as_ref()
+            .and_then(|(_, last)| asked.ask("GPM counters", || gpm_metrics_get(nvml, last, &now, &GPM_METRICS)));
         self.last = Some((Instant::now(), now));
         let mut values = [None; GPM_METRICS.len()];
         let mut has_nan = false;

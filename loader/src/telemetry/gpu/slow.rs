@@ -105,9 +105,8 @@ fn ask(watched: &Watched<'_>, pid: Option<u32>, clock: &CallClock) -> GpuSample 
     let mut throughput =
         |counter: PcieUtilCounter| asked.ask("PCIe throughput", || device.pcie_throughput(counter)).map(f64::from);
     let (received, sent) = (throughput(PcieUtilCounter::Receive), throughput(PcieUtilCounter::Send));
-    let mut errors = |kind: MemoryError| {
-        asked.ask("ECC errors", || device.total_ecc_errors(kind.clone(), EccCounter::Volatile))
-    };
+    let mut errors =
+        |kind: MemoryError| asked.ask("ECC errors", || device.total_ecc_errors(kind.clone(), EccCounter::Volatile));
     let (corrected, uncorrected) = (errors(MemoryError::Corrected), errors(MemoryError::Uncorrected));
     GpuSample {
         pcie_rx_kb_s: received,

@@ -47,13 +47,14 @@ impl Shares {
             let held_up = (wait + shares.copy).min(1.0 - shares.pause);
             // Python runs ahead: a wait during which the GPU computes costs nothing. Only GPM's counter is fine enough to say
             // so, and only of a GPU that works: a spinning kernel is no reason not to be starved.
-            let worked = gpu.and_then(|gpu| gpu.graphics.filter(|_| gpu.fullness().is_some_and(|full| full > FULLNESS_SMALL)));
+            let worked =
+                gpu.and_then(|gpu| gpu.graphics.filter(|_| gpu.fullness().is_some_and(|full| full > FULLNESS_SMALL)));
             worked.map_or(held_up, |worked| held_up.min(1.0 - worked))
         });
         shares.rest = (1.0 - shares.starved.unwrap_or(0.0) - shares.pause).max(0.0);
         shares.ratio = shares.starved.map(|starved| starved / shares.rest.max(1e-3));
         shares.busy = busy.map(|busy| (busy / shares.rest.max(0.05)).min(1.0));
-        shares.rests_on = match (stalls.is_some(), gpu.is_some()) {
+        shares.rests_on = match (stalls.is_some(), gpu.is_some_and(GpuReading::has_figures)) {
             (true, true) => "the loader's side and the GPU's",
             (true, false) => "the loader's side only",
             (false, true) => "the GPU's side only",
@@ -82,18 +83,25 @@ pub(super) fn all(window: Window<'_>, shares: &Shares) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     if let Some(stalls) = window.stalls.filter(|_| shares.is_starved()) {
-        found.push(starved(stalls, gpu, shares));
+        found.push(starved(stalls, window.gpu, shares));
     }
     if let Some(stalls) = window.stalls.filter(|_| shares.pause >= LOSS_NOTICED) {
-        let confidence = if gpu.is_some_and(|gpu| gpu.busy().is_some()) { Confidence::High } else { Confidence::Medium };
-        found.push(finding(VerdictClass::TrainerPause, shares.pause, gain(shares.pause), confidence, words::pause(stalls, shares)));
+        let confidence =
+            if gpu.is_some_and(|gpu| gpu.busy().is_some()) { Confidence::High } else { Confidence::Medium };
+        found.push(finding(
+            VerdictClass::TrainerPause,
+            shares.pause,
+            gain(shares.pause),
+            confidence,
+            words::pause(stalls, shares),
+        ));
     }
     if let Some(gpu) = gpu {
         found.extend(gpu.throttle.and_then(|throttle| throttled(gpu, throttle)));
         found.extend(gpu_gaps(gpu, window.stalls.is_some(), shares));
     }
     if found.is_empty() {
-        found.push(healthy(window.stalls, gpu, shares));
+        found.push(healthy(window, gpu, shares));
     }
     found
 }
@@ -116,11 +124,7 @@ fn idle(gpu: &GpuReading, stalls: Option<&Stalls>, shares: &Shares) -> Finding {
 
 fn starved(stalls: &Stalls, gpu: Option<&GpuReading>, shares: &Shares) -> Finding {
     let share = shares.starved.unwrap_or(0.0);
-    let class = if shares.copy > shares.wait.unwrap_or(0.0) {
-        copy_class(stalls, gpu)
-    } else {
-        waiting_class(stalls)
-    };
+    let class = if shares.copy > shares.wait.unwrap_or(0.0) { copy_class(stalls, gpu) } else { waiting_class(stalls) };
     let confidence = match shares.idle {
         // The GPU idled as long as was waited, within what a window can show.
         Some(idle) if idle >= share - LOSS_NOTICED => Confidence::High,
@@ -172,7 +176,8 @@ fn throttled(gpu: &GpuReading, throttle: Throttle) -> Option<Finding> {
         _ => VerdictClass::ThrottledHardware,
     };
     let loss = throttle.clock_loss.map(|loss| loss * throttle.share);
-    let confidence = if throttle.clock_loss.is_some_and(|loss| loss > 0.0) { Confidence::High } else { Confidence::Medium };
+    let confidence =
+        if throttle.clock_loss.is_some_and(|loss| loss > 0.0) { Confidence::High } else { Confidence::Medium };
     Some(finding(class, loss.unwrap_or(LOSS_NOTICED), loss.and_then(gain), confidence, words::throttled(gpu, throttle)))
 }
 
@@ -203,10 +208,22 @@ fn gpu_gaps(gpu: &GpuReading, has_steps: bool, shares: &Shares) -> Option<Findin
     }
     if !has_steps {
         let confidence = if gpu.graphics.is_some() { Confidence::Medium } else { Confidence::Low };
-        return Some(finding(VerdictClass::Underused, idle_share, gain(idle_share), confidence, words::underused(gpu, shares)));
+        return Some(finding(
+            VerdictClass::Underused,
+            idle_share,
+            gain(idle_share),
+            confidence,
+            words::underused(gpu, shares),
+        ));
     }
     if shares.wait.is_none() {
-        return Some(finding(VerdictClass::Underused, idle_share, gain(idle_share), Confidence::Low, words::underused(gpu, shares)));
+        return Some(finding(
+            VerdictClass::Underused,
+            idle_share,
+            gain(idle_share),
+            Confidence::Low,
+            words::underused(gpu, shares),
+        ));
     }
     let confidence = if gpu.fullness().is_some() { Confidence::Medium } else { Confidence::Low };
     Some(finding(VerdictClass::SyncBound, idle_share, gain(idle_share), confidence, words::gaps(gpu, shares)))
@@ -230,9 +247,9 @@ fn hollow(gpu: &GpuReading) -> Option<Confidence> {
 }
 
 /// Nothing costs time: what keeps the run busy, as far as it is known.
-fn healthy(stalls: Option<&Stalls>, gpu: Option<&GpuReading>, shares: &Shares) -> Finding {
+fn healthy(window: Window<'_>, gpu: Option<&GpuReading>, shares: &Shares) -> Finding {
     let by_gpu = gpu.filter(|_| shares.busy.is_some()).and_then(working);
-    let (class, confidence) = match (by_gpu, stalls) {
+    let (class, confidence) = match (by_gpu, window.stalls) {
         (Some(found), _) => found,
         (None, Some(stalls)) if stalls.waited_s.is_some() => match stalls.full_share {
             Some(share) if share > FULL_SHARE_TRAINER_BOUND => (VerdictClass::TrainerBound, Confidence::Medium),
@@ -242,7 +259,7 @@ fn healthy(stalls: Option<&Stalls>, gpu: Option<&GpuReading>, shares: &Shares) -
         },
         _ => (VerdictClass::Unknown, Confidence::Low),
     };
-    finding(class, 0.0, None, confidence, words::healthy(class, stalls, gpu, shares))
+    finding(class, 0.0, None, confidence, words::healthy(class, window, shares))
 }
 
 /// What a busy GPU works at, if anything besides its utilisation says that it works.

@@ -26,6 +26,24 @@ pub struct Step {
     pub h2d_bytes: Option<u64>,
 }
 
+impl Step {
+    /// A part of the step that ends at `t` seconds, all its figures in proportion.
+    pub(super) fn scaled(&self, part: f64, t: f64) -> Self {
+        let seconds = |figure: Option<f64>| figure.map(|seconds| seconds * part);
+        let bytes = |figure: Option<u64>| figure.map(|bytes| (bytes as f64 * part) as u64);
+        Self {
+            t,
+            wait_s: seconds(self.wait_s),
+            h2d_s: seconds(self.h2d_s),
+            step_s: seconds(self.step_s),
+            waiting_s: self.waiting_s.iter().map(|(cause, seconds)| (cause.clone(), seconds * part)).collect(),
+            workers: self.workers,
+            read_bytes: bytes(self.read_bytes),
+            h2d_bytes: bytes(self.h2d_bytes),
+        }
+    }
+}
+
 /// What a loader measured over a window: how long was waited, and what for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Stalls {
@@ -168,12 +186,7 @@ mod tests {
 
     fn steps(count: usize, wait_s: f64, step_s: f64) -> Vec<Step> {
         (1..=count)
-            .map(|at| Step {
-                t: at as f64 * step_s,
-                wait_s: Some(wait_s),
-                step_s: Some(step_s),
-                ..Step::default()
-            })
+            .map(|at| Step { t: at as f64 * step_s, wait_s: Some(wait_s), step_s: Some(step_s), ..Step::default() })
             .collect()
     }
 

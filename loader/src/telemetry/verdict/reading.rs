@@ -123,6 +123,11 @@ impl GpuReading {
         }
     }
 
+    /// Whether any figure says what the GPU did.
+    pub fn has_figures(&self) -> bool {
+        self.busy().is_some() || self.power_w.is_some() || self.throttle.is_some()
+    }
+
     /// Share of the time in which anything ran; GPM's counter before NVML's duty cycle.
     pub fn busy(&self) -> Option<f64> {
         self.graphics.or(self.util)
@@ -166,7 +171,8 @@ impl GpuReading {
 
     /// Whether the GPU is gone, from the share of samples that say so or an Xid.
     pub fn is_lost(&self) -> bool {
-        let is_lost = matches!(&self.fault, Some((share, fault)) if fault.kind == GpuFaultKind::GpuLost && *share > LOSS_NOTICED);
+        let is_lost =
+            matches!(&self.fault, Some((share, fault)) if fault.kind == GpuFaultKind::GpuLost && *share > LOSS_NOTICED);
         is_lost || (self.xids.contains(&XID_OFF_THE_BUS) && self.samples < SAMPLES_MIN)
     }
 }
@@ -184,7 +190,10 @@ pub(super) fn is_idle(sample: &GpuSample) -> Option<bool> {
 fn weights(samples: &[GpuSample]) -> Vec<f64> {
     let distances: Vec<f64> = samples.windows(2).map(|pair| pair[1].t - pair[0].t).collect();
     let usual_s = median(distances.iter().copied()).max(1e-3);
-    std::iter::once(usual_s).chain(distances.iter().map(|distance_s| distance_s.min(5.0 * usual_s))).take(samples.len()).collect()
+    std::iter::once(usual_s)
+        .chain(distances.iter().map(|distance_s| distance_s.min(5.0 * usual_s)))
+        .take(samples.len())
+        .collect()
 }
 
 fn throttle(samples: &[GpuSample], reference: &GpuReference) -> Option<Throttle> {
@@ -205,7 +214,8 @@ fn throttle(samples: &[GpuSample], reference: &GpuReference) -> Option<Throttle>
         (1.0 - mean / highest).max(0.0)
     });
     // A clock that was never seen higher, on a GPU whose highest is not recorded, shows no loss and does not disprove one.
-    let is_proven = samples.iter().any(|sample| sample.sm_mhz_max.is_some()) || clock_loss.is_some_and(|loss| loss > 0.0);
+    let is_proven =
+        samples.iter().any(|sample| sample.sm_mhz_max.is_some()) || clock_loss.is_some_and(|loss| loss > 0.0);
     Some(Throttle {
         bits: lowered.iter().fold(0, |all, (bits, _)| all | bits),
         share: lowered.len() as f64 / known.len() as f64,
@@ -252,7 +262,11 @@ mod tests {
 
     #[test]
     fn power_is_read_against_what_is_known() {
-        let check = |power_w: f64, limit_w: Option<f64>, idle_w: Option<f64>, near_idle: Option<bool>, working: Option<bool>| {
+        let check = |power_w: f64,
+                     limit_w: Option<f64>,
+                     idle_w: Option<f64>,
+                     near_idle: Option<bool>,
+                     working: Option<bool>| {
             let reading =
                 GpuReading { power_w: Some(power_w), power_limit_w: limit_w, idle_w, ..GpuReading::default() };
             assert_eq!((reading.is_power_near_idle(), reading.is_power_working()), (near_idle, working), "{power_w}");

@@ -11,6 +11,9 @@ use crate::telemetry::gpu::GpuSample;
 /// Seconds after the last step that utilisation may still tell of it: NVML renews it every second at worst.
 const UTIL_LAGS_S: f64 = 2.0;
 
+/// Most windows of a recording: a day of 5 s each has 17 280. Beyond, windows are longer.
+const WINDOWS_MAX: f64 = 20_000.0;
+
 /// A verdict and the time that it is about.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WindowVerdict {
@@ -44,15 +47,15 @@ impl Timeline {
         let mut notices = Vec::new();
         let (from_s, to_s) = span(samples, steps, &mut notices);
         let judge_span = |from_s: f64, to_s: f64, has_from: bool| {
-            let is_inside = |t: f64| (from_s < t || (has_from && t == from_s)) && t <= to_s;
-            let steps = slice(steps, |step| is_inside(step.t));
-            let samples = slice(samples, |sample| is_inside(sample.t));
-            let stalls = Stalls::of_steps(steps, samples);
+            let start = samples.partition_point(|sample| sample.t < from_s || (sample.t == from_s && !has_from));
+            let samples = &samples[start..];
+            let samples = &samples[..samples.partition_point(|sample| sample.t <= to_s)];
+            let stalls = Stalls::of_steps(&clipped(steps, from_s, to_s), samples);
             let gpu = (!samples.is_empty()).then(|| GpuReading::of(samples, &reference));
             let verdict = judge(Window { stalls: stalls.as_ref(), gpu: gpu.as_ref() });
             WindowVerdict { from_s, to_s, verdict }
         };
-        let count = ((to_s - from_s) / window_s.max(0.1)).round().clamp(1.0, 1e6);
+        let count = ((to_s - from_s) / window_s.max(0.1)).round().clamp(1.0, WINDOWS_MAX);
         let length_s = (to_s - from_s) / count;
         let windows: Vec<WindowVerdict> = (0..count as u32)
             .map(|at| {
@@ -64,8 +67,11 @@ impl Timeline {
             .collect();
         let mut overall = judge_span(from_s, to_s, true);
         if let Some(worst) = worst(&windows, overall.verdict.class) {
-            let seconds: f64 =
-                windows.iter().filter(|each| each.verdict.class == worst.verdict.class).map(|each| each.to_s - each.from_s).sum();
+            let seconds: f64 = windows
+                .iter()
+                .filter(|each| each.verdict.class == worst.verdict.class)
+                .map(|each| each.to_s - each.from_s)
+                .sum();
             overall.verdict = Verdict {
                 words: format!("{}; so for {seconds:.1} of {:.1} s", worst.verdict.words, to_s - from_s),
                 starved_share: overall.verdict.starved_share,
@@ -96,7 +102,9 @@ fn span(samples: &[GpuSample], steps: &[Step], notices: &mut Vec<String>) -> (f6
         let usual_s = median(steps.iter().filter_map(|step| step.step_s));
         let patience_s = UTIL_LAGS_S.max(5.0 * usual_s);
         if !samples.is_empty() && samples.iter().all(|sample| sample.t < from_s || sample.t > last.t) {
-            notices.push("no sample of the GPU falls between the first step and the last: are both clocks the same?".into());
+            notices.push(
+                "no sample of the GPU falls between the first step and the last: are both clocks the same?".into(),
+            );
         }
         return match last_active.filter(|active_s| *active_s > last.t + patience_s) {
             Some(active_s) => {
@@ -121,9 +129,22 @@ fn span(samples: &[GpuSample], steps: &[Step], notices: &mut Vec<String>) -> (f6
     }
 }
 
-/// The run of elements, in the order of time, that `is_inside`.
-fn slice<T>(all: &[T], is_inside: impl Fn(&T) -> bool) -> &[T] {
-    let start = all.iter().position(&is_inside).unwrap_or(all.len());
-    let length = all[start..].iter().take_while(|each| is_inside(each)).count();
-    &all[start..start + length]
+/// The parts of steps that lie in a window: a pause that crosses its border counts on both sides.
+fn clipped(steps: &[Step], from_s: f64, to_s: f64) -> Vec<Step> {
+    let mut inside = Vec::new();
+    for step in &steps[steps.partition_point(|step| step.t <= from_s)..] {
+        let Some(step_s) = step.step_s.filter(|step_s| *step_s > 0.0) else {
+            if step.t <= to_s {
+                inside.push(step.clone());
+            }
+            continue;
+        };
+        let begin_s = step.t - step_s;
+        if begin_s >= to_s {
+            break;
+        }
+        let part = ((step.t.min(to_s) - begin_s.max(from_s)) / step_s).clamp(0.0, 1.0);
+        inside.push(step.scaled(part, step.t.min(to_s)));
+    }
+    inside
 }

@@ -28,7 +28,10 @@ pub(super) fn evidence(window: Window<'_>, shares: &Shares) -> Vec<Evidence> {
         note("step_usual_s", stalls.pauses.map(|pauses| pauses.usual_s));
         note("workers", stalls.workers.map(f64::from));
         note("workers_busy_share", stalls.workers_busy);
-        note("read_mb_s", stalls.read_bytes.filter(|_| stalls.wall_s > 0.0).map(|bytes| bytes as f64 / stalls.wall_s / 1e6));
+        note(
+            "read_mb_s",
+            stalls.read_bytes.filter(|_| stalls.wall_s > 0.0).map(|bytes| bytes as f64 / stalls.wall_s / 1e6),
+        );
         note("reads_in_flight", stalls.reads_in_flight.map(f64::from));
         note("ring_full_share", stalls.full_share);
     }
@@ -85,7 +88,8 @@ fn gpu_figures(gpu: &GpuReading) -> String {
 /// How long was waited, of what.
 fn waited(stalls: &Stalls, shares: &Shares) -> String {
     let Some(waited_s) = stalls.waited_s else { return "waits were not recorded".to_owned() };
-    let ratio = shares.ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2} of computing: {}", usual_reading(ratio)));
+    let ratio =
+        shares.ratio.map_or_else(String::new, |ratio| format!(", {ratio:.2} of computing: {}", usual_reading(ratio)));
     let starved = shares.starved.unwrap_or(0.0);
     // Both figures where they differ, and never one for the other.
     let gpu_starved = if (starved - stalls.share(waited_s)).abs() > 0.02 {
@@ -102,7 +106,9 @@ fn waited(stalls: &Stalls, shares: &Shares) -> String {
 
 pub(super) fn lost(gpu: &GpuReading) -> String {
     let said = match &gpu.fault {
-        Some((share, fault)) if fault.kind == GpuFaultKind::GpuLost => format!("{} of the time: {}", percent(*share), fault.words),
+        Some((share, fault)) if fault.kind == GpuFaultKind::GpuLost => {
+            format!("{} of the time: {}", percent(*share), fault.words)
+        }
         _ => format!("Xid {:?}", gpu.xids),
     };
     format!("GPU lost: {said}; {}", GpuFaultKind::GpuLost.advice())
@@ -111,8 +117,13 @@ pub(super) fn lost(gpu: &GpuReading) -> String {
 pub(super) fn idle(gpu: &GpuReading, shares: &Shares, is_elsewhere: bool) -> String {
     let figures = gpu_figures(gpu);
     match shares.starved {
-        _ if is_elsewhere => format!("idle: steps go on, and no kernel ran on this GPU ({figures}); is it the right one?"),
-        Some(starved) => format!("idle: no kernel ran ({figures}); starved {} of the time, there was nothing to do", percent(starved)),
+        _ if is_elsewhere => {
+            format!("idle: steps go on, and no kernel ran on this GPU ({figures}); is it the right one?")
+        }
+        Some(starved) => format!(
+            "idle: no kernel ran ({figures}); starved {} of the time, there was nothing to do",
+            percent(starved)
+        ),
         None => format!("idle: no kernel ran ({figures})"),
     }
 }
@@ -124,19 +135,25 @@ pub(super) fn starved(class: VerdictClass, stalls: &Stalls, gpu: Option<&GpuRead
     let advice = match class {
         VerdictClass::WaitingOnStorage => {
             let now = stalls.read_bytes.filter(|_| stalls.wall_s > 0.0).map(|bytes| bytes as f64 / stalls.wall_s / 1e6);
-            let rate = now.map_or_else(String::new, |now| format!("reads deliver {now:.0} MB/s and would have to deliver {:.0}", now * faster));
+            let rate = now.map_or_else(String::new, |now| {
+                format!("reads deliver {now:.0} MB/s and would have to deliver {:.0}", now * faster)
+            });
             let depth = stalls.reads_in_flight.map_or_else(String::new, |reads| format!(", {reads} in flight"));
             format!("{rate}{depth}; faster or local storage would help, or order='block'")
         }
         VerdictClass::WaitingOnDecode => match stalls.workers.filter(|workers| *workers > 0) {
             Some(workers) => {
                 let more = (f64::from(workers) * share / (1.0 - share).max(0.01)).ceil();
-                format!("{workers} worker(s) are busy; {more:.0} more cores or `feedline convert --optimize` would end it")
+                format!(
+                    "{workers} worker(s) are busy; {more:.0} more cores or `feedline convert --optimize` would end it"
+                )
             }
             None => "more cores or `feedline convert --optimize` would end it".to_owned(),
         },
         VerdictClass::WaitingOnSlots => "the trainer holds every batch; release batches or raise slots=".to_owned(),
-        VerdictClass::StartUp => format!("of which {:.2} s for the first batch; a longer run tells more", stalls.first_batch_s),
+        VerdictClass::StartUp => {
+            format!("of which {:.2} s for the first batch; a longer run tells more", stalls.first_batch_s)
+        }
         VerdictClass::WaitingOnCopy | VerdictClass::WaitingOnPageableCopy | VerdictClass::WaitingOnPcie => {
             copy_advice(class, stalls, gpu, shares)
         }
@@ -152,12 +169,18 @@ fn copy_advice(class: VerdictClass, stalls: &Stalls, gpu: Option<&GpuReading>, s
     let of = link.map_or_else(String::new, |(gb_s, _)| format!(" of the link's {gb_s:.0}"));
     let what = match class {
         VerdictClass::WaitingOnPageableCopy => {
-            format!("page-locked memory reaches {:.0} % of a link and more: pin_memory=True or device=\"cuda\"", LINK_SHARE_PINNED * 100.0)
+            format!(
+                "page-locked memory reaches {:.0} % of a link and more: pin_memory=True or device=\"cuda\"",
+                LINK_SHARE_PINNED * 100.0
+            )
         }
         VerdictClass::WaitingOnPcie if link.is_some_and(|(_, is_below)| is_below) => {
-            "the link runs below what GPU and slot can: reseat the board, or look at the BIOS and at pcie_replay".to_owned()
+            "the link runs below what GPU and slot can: reseat the board, or look at the BIOS and at pcie_replay"
+                .to_owned()
         }
-        VerdictClass::WaitingOnPcie => "copy uint8 and normalise on the GPU, or copy ahead with device=\"cuda\"".to_owned(),
+        VerdictClass::WaitingOnPcie => {
+            "copy uint8 and normalise on the GPU, or copy ahead with device=\"cuda\"".to_owned()
+        }
         _ => "page-locked memory and copies ahead (device=\"cuda\") would help".to_owned(),
     };
     format!("copies take {}{rate}{of}; {what}", percent(shares.copy))
@@ -246,7 +269,8 @@ pub(super) fn underused(gpu: &GpuReading, shares: &Shares) -> String {
     )
 }
 
-pub(super) fn healthy(class: VerdictClass, stalls: Option<&Stalls>, gpu: Option<&GpuReading>, shares: &Shares) -> String {
+pub(super) fn healthy(class: VerdictClass, window: Window<'_>, shares: &Shares) -> String {
+    let Window { stalls, gpu } = window;
     let figures = gpu.map_or_else(String::new, |gpu| format!("; {}", gpu_figures(gpu)));
     let waited = stalls.map_or_else(String::new, |stalls| format!(": {}", waited(stalls, shares)));
     let cause = match stalls.filter(|_| shares.wait.is_some_and(|wait| wait >= WAIT_SHARE_MENTIONED)) {
@@ -258,11 +282,16 @@ pub(super) fn healthy(class: VerdictClass, stalls: Option<&Stalls>, gpu: Option<
         VerdictClass::TrainerBound if shares.busy.is_some_and(|busy| busy >= ALWAYS_BUSY) => format!(
             "trainer-bound{waited}{cause}; batches are there; whether the GPU works well, utilisation alone does not say{figures}"
         ),
-        VerdictClass::TrainerBound => format!("trainer-bound{waited}{cause}; batches are ready before they are asked for{figures}"),
+        VerdictClass::TrainerBound => {
+            format!("trainer-bound{waited}{cause}; batches are ready before they are asked for{figures}")
+        }
         VerdictClass::Unknown => {
-            let fault = gpu.and_then(|gpu| gpu.fault.as_ref()).map_or_else(String::new, |(_, fault)| format!("; NVML says {fault}"));
-            let why = if shares.busy.is_some() { "utilisation says only that some kernel ran" } else { "too little was measured" };
-            format!("unknown{waited}: {why}{figures}{fault}")
+            let why = if shares.busy.is_some() {
+                "utilisation says only that some kernel ran"
+            } else {
+                "too little was measured"
+            };
+            format!("unknown{waited}: {why}{figures}")
         }
         _ => format!("{}{waited}{cause}{figures}", class.words()),
     }

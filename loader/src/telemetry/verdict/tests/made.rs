@@ -128,7 +128,8 @@ fn utilisation_alone_never_means_healthy() {
 
 #[test]
 fn a_hollow_kernel_is_fake_busy() {
-    let spin = Gpu { memory: Some(0.0), watts: Some(125.0), gpm: Some((99.5, 0.75, 0.0)), received_mib_s: Some(1.0), ..FULL };
+    let spin =
+        Gpu { memory: Some(0.0), watts: Some(125.0), gpm: Some((99.5, 0.75, 0.0)), received_mib_s: Some(1.0), ..FULL };
     check(spin, &steps(0.0, 0.0), FakeBusy, Confidence::High);
     check(spin, &[], FakeBusy, Confidence::High);
     check(Gpu { gpm: None, ..spin }, &[], FakeBusy, Confidence::Medium);
@@ -232,7 +233,12 @@ fn lowered_clocks_are_throttling_unless_they_are_usual() {
     let with = |reasons: u64, mhz: f64| Gpu { reasons: Some(reasons), mhz: Some(mhz), ..FULL };
     // Case 87: the thermal bit, and a full ring.
     let hot = check(with(clock_reasons::HARDWARE_THERMAL, 1200.0), &fed, ThrottledThermal, Confidence::High);
-    assert!(hot.words.contains("throttled, not starved: hardware thermal slowdown 100.0 % of the time, SM clock 39.4 % lower"), "{}", hot.words);
+    assert!(
+        hot.words
+            .contains("throttled, not starved: hardware thermal slowdown 100.0 % of the time, SM clock 39.4 % lower"),
+        "{}",
+        hot.words
+    );
     assert!((hot.gain.unwrap() - 1.65).abs() < 0.01);
     check(with(clock_reasons::SOFTWARE_THERMAL, 1980.0), &fed, ThrottledThermal, Confidence::Medium);
     check(with(clock_reasons::SOFTWARE_POWER_CAP, 1300.0), &fed, ThrottledPower, Confidence::High);
@@ -280,7 +286,8 @@ fn a_lost_gpu_is_named_and_no_data_problem() {
 
 #[test]
 fn a_hang_after_the_last_step_counts() {
-    let spin = Gpu { memory: Some(0.0), watts: Some(125.0), gpm: Some((99.5, 0.75, 0.0)), received_mib_s: Some(1.0), ..FULL };
+    let spin =
+        Gpu { memory: Some(0.0), watts: Some(125.0), gpm: Some((99.5, 0.75, 0.0)), received_mib_s: Some(1.0), ..FULL };
     let mut samples = FULL.samples();
     samples.extend((51..600).map(|at| spin.sample(f64::from(at) * 0.1)));
     let timeline = Timeline::of(&samples, &steps(0.0, 0.0), 5.0);
