@@ -58,7 +58,8 @@ def steps(case: str) -> list[dict[str, Any]]:
 
 def verdict(*arguments: str) -> dict[str, Any]:
     done = subprocess.run([*COMMAND, "verdict", *arguments, "--json"], capture_output=True, text=True, timeout=60, check=True)
-    return json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -159,19 +160,20 @@ def test_what_is_recorded_is_judged(tmp_path: Path, driver: dict[str, str]) -> N
 
 def test_recording_ends_with_the_process_or_an_interrupt(tmp_path: Path, driver: dict[str, str]) -> None:
     watched = subprocess.Popen(["sleep", "1"])
-    process = record(driver, tmp_path / "watched", "--pid", str(watched.pid))
+    with record(driver, tmp_path / "watched", "--pid", str(watched.pid)) as process:
+        # It is not asked after yet, so its number is still taken.
+        assert process.wait(timeout=30) == 0
     watched.wait()
-    assert process.wait(timeout=30) == 0
-    process = record(driver, tmp_path / "interrupted")
-    deadline = time.monotonic() + 30
-    while not (out := tmp_path / "interrupted").exists() or not out.read_text().endswith("\n"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=30)
+    out = tmp_path / "interrupted"
+    with record(driver, out) as process:
+        deadline = time.monotonic() + 30
+        while not out.exists() or not out.read_text().endswith("\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
     assert all(json.loads(line) for line in out.read_text().splitlines())
-    refused = record(driver, tmp_path / "none", "--pid", str(watched.pid))
-    assert (refused.wait(timeout=30), (tmp_path / "none").exists()) == (2, False)
+    with record(driver, tmp_path / "none", "--pid", str(watched.pid)) as refused:
+        assert (refused.wait(timeout=30), (tmp_path / "none").exists()) == (2, False)
 
 
 def test_without_a_driver_recording_says_so_and_the_loaders_side_stands(tmp_path: Path) -> None:

@@ -197,6 +197,17 @@ fn a_lost_gpu_is_named_and_found_again_and_the_other_sampled_meanwhile() {
 }
 
 #[test]
+fn a_gpu_that_is_lost_from_the_start_is_told_and_taken_up_later() {
+    let driver = Driver::new("lost=2\n");
+    let source = driver.watch(&[]);
+    let lost = wait_for(&source, "a loss", |sample| fault(sample) == Some(GpuFaultKind::GpuLost));
+    assert_eq!(lost.uuid.as_deref(), Some("NVML's number 0"));
+    wait_for(&source, "the first", |sample| sample.uuid.as_deref() == Some(FIRST) && sample.gpu_util.is_some());
+    driver.tell("");
+    wait_for(&source, "the second", |sample| sample.uuid.as_deref() == Some(SECOND) && sample.gpu_util.is_some());
+}
+
+#[test]
 fn a_driver_that_was_updated_is_told_and_tried_again() {
     let driver = Driver::new("init=18\n");
     let source = driver.watch(&[FIRST]);

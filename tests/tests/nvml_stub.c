@@ -69,7 +69,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device **out) {
     return 6;
 }
 int nvmlDeviceGetName(Device *device, char *out, unsigned bytes) { return snprintf(out, bytes, "Stub %d", device->number), 0; }
-int nvmlDeviceGetUUID(Device *device, char *out, unsigned bytes) { return snprintf(out, bytes, "%s", uuids[device->number - 1]), 0; }
+int nvmlDeviceGetUUID(Device *device, char *out, unsigned bytes) { ENTER("uuid", device); return snprintf(out, bytes, "%s", uuids[device->number - 1]), 0; }
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, system; char bus_id[32]; } Pci;
 int nvmlDeviceGetPciInfo_v3(Device *device, Pci *out) {

@@ -28,8 +28,9 @@ fuzz_target!(|bytes: &[u8]| {
             let timeline = Timeline::of(samples, steps, window_s);
             for window in timeline.windows.iter().chain([&timeline.overall]) {
                 let verdict = &window.verdict;
-                assert!((0.0..=1.0).contains(&verdict.wait_share), "{verdict:?}");
-                assert!(verdict.starved_share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{verdict:?}");
+                for share in [verdict.wait_share, verdict.starved_share, verdict.starved_share_max] {
+                    assert!(share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{verdict:?}");
+                }
                 assert!(verdict.evidence.iter().all(|evidence| evidence.value.is_finite()), "{verdict:?}");
             }
         }

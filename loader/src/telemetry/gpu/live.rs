@@ -134,18 +134,26 @@ impl LiveSource {
             let left = until.saturating_duration_since(Instant::now());
             match self.samples.recv_timeout(left.min(self.shared.options.interval)) {
                 Ok(sample) => return Some(sample),
-                Err(RecvTimeoutError::Disconnected) => return None,
                 Err(RecvTimeoutError::Timeout) => {}
+                // The thread ends before its source only where a library breaks its own rules.
+                Err(RecvTimeoutError::Disconnected) => {
+                    thread::sleep(left.min(self.shared.options.interval));
+                    let words = "the sampler's thread has ended".to_owned();
+                    return Some(self.faulty(GpuFault { kind: GpuFaultKind::Other, words }));
+                }
             }
             if let Some((name, taken)) = self.shared.clock.overdue(self.shared.options.call_limit) {
                 let words = format!("{name}: no answer for {:.1} s", taken.as_secs_f64());
-                let error = Some(GpuFault { kind: GpuFaultKind::Timeout, words });
-                return Some(GpuSample { t: self.shared.t(), error, ..GpuSample::default() });
+                return Some(self.faulty(GpuFault { kind: GpuFaultKind::Timeout, words }));
             }
             if left.is_zero() {
                 return None;
             }
         }
+    }
+
+    fn faulty(&self, fault: GpuFault) -> GpuSample {
+        GpuSample { t: self.shared.t(), error: Some(fault), ..GpuSample::default() }
     }
 
     /// Samples that nobody took in time, and that are lost.
@@ -212,28 +220,29 @@ fn sample_all(
     known: &mut Vec<GpuIdentity>,
     retry: Duration,
 ) -> bool {
+    let mut missing = Vec::new();
     if known.is_empty() {
-        let (all, missing) = session::identities(&nvml, &shared.clock);
-        let chosen = session::choose(&all, &shared.options.gpus).map_err(|fault| missing.clone().unwrap_or(fault));
-        *known = match (chosen, missing) {
-            (Ok(chosen), _) if !chosen.is_empty() => chosen,
-            (Ok(_), missing) => {
-                let words = "NVML counts no GPU".to_owned();
-                let fault = missing.unwrap_or(GpuFault { kind: GpuFaultKind::NoSuchGpu, words });
+        let all;
+        (all, missing) = session::identities(&nvml, &shared.clock);
+        let nothing = || GpuFault { kind: GpuFaultKind::NoSuchGpu, words: "NVML counts no GPU".to_owned() };
+        match session::choose(&all, &shared.options.gpus) {
+            Ok(chosen) if !chosen.is_empty() => *known = chosen,
+            // The GPU that was named may be the one that does not say its name.
+            chosen => {
+                let fault = missing.pop().map(|(_, fault)| fault).or(chosen.err()).unwrap_or_else(nothing);
                 tell_until(shared, out, &[], &fault, Instant::now() + retry);
                 return false;
             }
-            (Err(fault), _) => {
-                tell_until(shared, out, &[], &fault, Instant::now() + retry);
-                return false;
-            }
-        };
+        }
+        if !shared.options.gpus.is_empty() {
+            missing.clear();
+        }
     }
     let slow = SlowLane::start(Arc::clone(&nvml), known.clone(), shared.options.pid);
     let mut watched: Vec<Result<Watched<'_>, GpuFault>> =
         known.iter().map(|gpu| Watched::open(&nvml, gpu, &shared.clock)).collect();
     let began = Instant::now();
-    let mut failed = (!watched.iter().all(Result::is_ok)).then_some(began);
+    let mut failed = (!missing.is_empty() || !watched.iter().all(Result::is_ok)).then_some(began);
     let mut tick = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
         for (gpu, state) in known.iter().zip(&mut watched) {
@@ -253,7 +262,15 @@ fn sample_all(
             slow.fill(&mut sample);
             send(shared, out, sample);
         }
+        for (name, fault) in &missing {
+            let (uuid, error) = (Some(name.clone()), Some(fault.clone()));
+            send(shared, out, GpuSample { t: shared.t(), uuid, error, ..GpuSample::default() });
+        }
         if failed.is_some_and(|failed| failed.elapsed() >= retry) {
+            if !missing.is_empty() {
+                // All are counted anew, in the hope that those say their names then.
+                known.clear();
+            }
             break;
         }
         wait(shared, &mut tick);
@@ -273,7 +290,7 @@ fn wait(shared: &Shared, tick: &mut Instant) {
     let now = Instant::now();
     *tick += shared.options.interval;
     if *tick <= now {
-        *tick = now;
+        *tick = now + shared.options.interval;
     }
     while !shared.stop.load(Ordering::Relaxed) {
         let left = tick.saturating_duration_since(Instant::now());

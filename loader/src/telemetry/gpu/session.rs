@@ -78,12 +78,12 @@ pub(super) fn ends_all(error: &NvmlError) -> bool {
     )
 }
 
-/// All GPUs, and the parts of those that are in parts; and why some could not be listed.
-pub(super) fn identities(nvml: &Nvml, clock: &CallClock) -> (Vec<GpuIdentity>, Option<GpuFault>) {
-    let (mut found, mut missing) = (Vec::new(), None);
+/// All GPUs, and the parts of those that are in parts; and those that do not say their names, with what they say instead.
+pub(super) fn identities(nvml: &Nvml, clock: &CallClock) -> (Vec<GpuIdentity>, Vec<(String, GpuFault)>) {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
     let count = match clock.call("device count", || nvml.device_count()) {
         Ok(count) => count,
-        Err(error) => return (found, Some(fault("device count", &error))),
+        Err(error) => return (found, vec![("all".to_owned(), fault("device count", &error))]),
     };
     for index in 0..count {
         let identity = clock.call("device identity", || {
@@ -103,7 +103,7 @@ pub(super) fn identities(nvml: &Nvml, clock: &CallClock) -> (Vec<GpuIdentity>, O
                     }
                 }
             }
-            Err(error) => missing = Some(fault(&format!("GPU number {index}"), &error)),
+            Err(error) => missing.push((format!("NVML's number {index}"), fault("device identity", &error))),
         }
     }
     (found, missing)

@@ -106,7 +106,7 @@ fn ask(watched: &Watched<'_>, pid: Option<u32>, clock: &CallClock) -> GpuSample 
         |counter: PcieUtilCounter| asked.ask("PCIe throughput", || device.pcie_throughput(counter)).map(f64::from);
     let (received, sent) = (throughput(PcieUtilCounter::Receive), throughput(PcieUtilCounter::Send));
     let mut errors =
-        |kind: MemoryError| asked.ask("ECC errors", || device.total_ecc_errors(kind.clone(), EccCounter::Volatile));
+        |kind: MemoryError| asked.ask("ECC errors", || device.total_ecc_errors(kind, EccCounter::Volatile));
     let (corrected, uncorrected) = (errors(MemoryError::Corrected), errors(MemoryError::Uncorrected));
     GpuSample {
         pcie_rx_kb_s: received,

@@ -67,8 +67,8 @@ pub struct Verdict {
     pub class: VerdictClass,
     /// Whether nothing is wrong.
     pub is_healthy: bool,
-    /// Loader wait: share of the time in which a batch was waited for, 0 to 1. Zero where it was not measured.
-    pub wait_share: f64,
+    /// Loader wait: share of the time in which a batch was waited for, 0 to 1; None where that was not measured.
+    pub wait_share: Option<f64>,
     /// Share of the time in which the GPU stood idle for want of a batch or its copy; None where the host's side is missing.
     pub starved_share: Option<f64>,
     /// The most that share can be, from the GPU alone.
@@ -99,7 +99,7 @@ pub fn judge(window: Window<'_>) -> Verdict {
     Verdict {
         class: first.class,
         is_healthy: first.class.is_healthy(),
-        wait_share: shares.wait.unwrap_or(0.0),
+        wait_share: shares.wait,
         starved_share: shares.starved,
         starved_share_max: shares.starved.is_none().then_some(shares.idle).flatten(),
         wait_to_compute: shares.ratio,

@@ -77,6 +77,10 @@ pub struct GpuReading {
     pub sm_mhz: Option<f64>,
     /// Highest temperature, in degrees Celsius.
     pub temp_c: Option<f64>,
+    /// PCIe packets that were sent again meanwhile: a link that errs is slow.
+    pub replays: Option<f64>,
+    /// Memory errors that came up meanwhile and were not corrected.
+    pub ecc_uncorrected: Option<f64>,
     /// Lowered clocks.
     pub throttle: Option<Throttle>,
     /// GB/s that the link in use can carry, and whether it is less than it could be.
@@ -117,6 +121,8 @@ impl GpuReading {
             idle_w: reference.idle_w,
             sm_mhz: mean(&|sample| sample.sm_mhz),
             temp_c: samples.iter().filter_map(|sample| sample.temp_c).reduce(f64::max),
+            replays: growth(samples, |sample| sample.pcie_replay),
+            ecc_uncorrected: growth(samples, |sample| sample.ecc_uncorrected),
             throttle: throttle(samples, reference),
             link: link(samples),
             is_idle: idle.len() >= SAMPLES_MIN && idle.iter().all(|is_idle| *is_idle),
@@ -221,6 +227,13 @@ fn throttle(samples: &[GpuSample], reference: &GpuReference) -> Option<Throttle>
         share: lowered.len() as f64 / known.len() as f64,
         clock_loss: clock_loss.filter(|_| is_proven),
     })
+}
+
+/// By how much a counter grew. One that was set back, with its driver, counts from zero again.
+fn growth(samples: &[GpuSample], counter: impl Fn(&GpuSample) -> Option<u64>) -> Option<f64> {
+    let counts: Vec<u64> = samples.iter().filter_map(counter).collect();
+    let grown = counts.windows(2).map(|pair| if pair[1] >= pair[0] { pair[1] - pair[0] } else { pair[1] } as f64).sum();
+    (!counts.is_empty()).then_some(grown)
 }
 
 fn link(samples: &[GpuSample]) -> Option<(f64, bool)> {

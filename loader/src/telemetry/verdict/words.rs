@@ -9,7 +9,9 @@ use crate::telemetry::gpu::{GpuFaultKind, clock_reasons};
 
 /// A share in per cent.
 fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    // One multiprocessor of 132, and less, is not nothing.
+    let digits = if share > 0.0 && share < 0.01 { 2 } else { 1 };
+    format!("{:.digits$} %", share * 100.0)
 }
 
 /// All figures that there are.
@@ -51,6 +53,8 @@ pub(super) fn evidence(window: Window<'_>, shares: &Shares) -> Vec<Evidence> {
         note("temp_c_max", gpu.temp_c);
         note("throttled_share", gpu.throttle.map(|throttle| throttle.share));
         note("clock_loss_share", gpu.throttle.and_then(|throttle| throttle.clock_loss));
+        note("pcie_replays", gpu.replays);
+        note("ecc_uncorrected", gpu.ecc_uncorrected);
         note("gpu_fault_share", gpu.fault.as_ref().map(|(share, _)| *share));
     }
     evidence
@@ -160,7 +164,7 @@ pub(super) fn starved(class: VerdictClass, stalls: &Stalls, gpu: Option<&GpuRead
         _ => "what for was not recorded: Feedline's own line after an epoch says it".to_owned(),
     };
     let figures = gpu.map_or_else(String::new, |gpu| format!("; {}", gpu_figures(gpu)));
-    format!("{}: {waited}; {advice}; without it up to {faster:.1} times as fast{figures}", class.words())
+    format!("{}: {waited}; {advice}{figures}", class.words())
 }
 
 fn copy_advice(class: VerdictClass, stalls: &Stalls, gpu: Option<&GpuReading>, shares: &Shares) -> String {

@@ -50,9 +50,9 @@ fn check(name: &str, samples_of: impl Fn(&[GpuSample]) -> Vec<GpuSample>, steps_
     let mut wrong = Vec::new();
     for ((case, class, _, starved), (samples, steps)) in TRUTH.iter().zip(&traces) {
         let verdict = Timeline::of(&samples_of(samples), &steps_of(steps), 5.0).overall.verdict;
-        let share = verdict.starved_share.unwrap_or(f64::NAN);
-        if verdict.class != *class || !((share - starved).abs() <= 0.05) {
-            wrong.push(format!("{case}: {:?}, starved {share:.3}: {}", verdict.class, verdict.words));
+        let is_far = verdict.starved_share.is_none_or(|share| (share - starved).abs() > 0.05);
+        if verdict.class != *class || is_far {
+            wrong.push(format!("{case}: {:?}, starved {:?}: {}", verdict.class, verdict.starved_share, verdict.words));
         }
     }
     assert!(wrong.is_empty(), "{name}:\n{}", wrong.join("\n"));
