@@ -46,10 +46,11 @@ impl Shares {
         shares.starved = shares.wait.map(|wait| {
             let held_up = (wait + shares.copy).min(1.0 - shares.pause);
             // Python runs ahead: a wait during which the GPU computes costs nothing. Only GPM's counter is fine enough to say
-            // so, and only of a GPU that works: a spinning kernel is no reason not to be starved.
-            let worked =
-                gpu.and_then(|gpu| gpu.graphics.filter(|_| gpu.fullness().is_some_and(|full| full > FULLNESS_SMALL)));
-            worked.map_or(held_up, |worked| held_up.min(1.0 - worked))
+            // so, where it differs by more than a window can show, and only of a GPU that works: a spinning kernel is no
+            // reason not to be starved.
+            let works = |gpu: &GpuReading| gpu.fullness().is_some_and(|full| full > FULLNESS_SMALL);
+            let idle = gpu.filter(|gpu| works(gpu)).and_then(|gpu| gpu.graphics).map(|worked| 1.0 - worked);
+            idle.filter(|idle| held_up - idle > LOSS_NOTICED).unwrap_or(held_up)
         });
         shares.rest = (1.0 - shares.starved.unwrap_or(0.0) - shares.pause).max(0.0);
         shares.ratio = shares.starved.map(|starved| starved / shares.rest.max(1e-3));
@@ -268,9 +269,6 @@ fn working(gpu: &GpuReading) -> Option<(VerdictClass, Confidence)> {
         let class = if dram >= MEMORY_BOUND { VerdictClass::MemoryBound } else { VerdictClass::ComputeBound };
         return Some((class, if gpu.sm.is_some() { Confidence::High } else { Confidence::Medium }));
     }
-    if gpu.fullness().is_some() {
-        return Some((VerdictClass::Healthy, Confidence::Medium));
-    }
     let duty = gpu.mem_util.zip(gpu.util).map(|(memory, util)| memory / 100.0 / util.max(0.01));
     let by_duty = match duty {
         Some(duty) if duty >= MEMORY_DUTY_BOUND => VerdictClass::MemoryBound,
@@ -278,6 +276,8 @@ fn working(gpu: &GpuReading) -> Option<(VerdictClass, Confidence)> {
         None => VerdictClass::Healthy,
     };
     match (gpu.is_power_working(), gpu.mem_util) {
+        // Multiprocessors have work: the GPU would not be here otherwise.
+        _ if gpu.fullness().is_some() => Some((by_duty, Confidence::Medium)),
         (Some(true), _) => Some((by_duty, Confidence::Medium)),
         (Some(false), _) => None,
         (None, Some(memory)) if memory >= MEMORY_WORKING => Some((by_duty, Confidence::Low)),

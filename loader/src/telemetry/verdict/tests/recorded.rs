@@ -199,6 +199,15 @@ fn without_some_figures() {
         <[_]>::to_vec,
     );
     check("no memory", each(|_, sample: &mut GpuSample| sample.mem_util = None), <[_]>::to_vec);
+    check(
+        "no bandwidth",
+        each(|_, sample: &mut GpuSample| {
+            if let Some(gpm) = &mut sample.gpm {
+                gpm.dram_bw_util = None;
+            }
+        }),
+        <[_]>::to_vec,
+    );
     check("no copies", <[_]>::to_vec, each(|_, step: &mut Step| step.h2d_s = None));
 }
 
