@@ -168,6 +168,9 @@ def main() -> None:
             saved(noise.convert("P"), "GIF"),
         ],
     }
+    sample = b'{"t": %d, "gpu_util": 97, "power_mw": 580000, "gpm": {"graphics_util": 97.0, "sm_util": 88.0, "dram_bw_util": NaN}}\n'
+    step = b'{"t": %d.5, "wait_s": 0.25, "h2d_s": 0, "step_s": 1, "waiting_s": {"decode": 0.2}, "workers": 4}\n'
+    seeds["recording"] = [b"".join(sample % at for at in range(9)), b"".join((sample + step) % (at, at) for at in range(9))]
     seeds.update(protocol=protocol(), boxes=boxes(), ring=ring())
     for target, contents in seeds.items():
         folder = corpus / target

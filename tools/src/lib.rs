@@ -10,10 +10,12 @@ mod hashed_file;
 mod inspect;
 mod optimize;
 mod output;
+mod record;
 mod serve;
 mod serve_file;
 mod status;
 mod status_table;
+mod verdict;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,6 +38,8 @@ enum Command {
     Convert(convert::ConvertArguments),
     Optimize(optimize::OptimizeArguments),
     Inspect(inspect::InspectArguments),
+    Record(record::RecordArguments),
+    Verdict(verdict::VerdictArguments),
 }
 
 /// Runs the command with `arguments`, the program's name first.
@@ -54,6 +58,8 @@ pub fn main_from(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Convert(arguments) => convert::run(&arguments),
         Command::Optimize(arguments) => optimize::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Record(arguments) => record::run(&arguments),
+        Command::Verdict(arguments) => verdict::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ pub mod lmdb;
 pub mod map;
 pub mod memfd;
 pub mod memory;
+pub mod nvml;
 pub mod segment;
 pub mod shared;
 pub mod sigbus;
