@@ -294,7 +294,7 @@ def test_state_goes_on_exactly(load) -> None:
     state = loader.state_dict()
     assert state == {
         "version": 1, "epoch": 0, "position": 40, "seed": 5, "order": "global", "mix": None, "quarantine": None,
-        "drop_missing": [], "positions": 100, "databases": [],
+        "drop_missing": [], "positions": 100, "databases": [], "selection": None,
         "trace": {"hash": loader.trace_hash, "rank": 0, "world_size": 1},
     }  # fmt: skip
     resumed = load()
